@@ -39,7 +39,7 @@ from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import pool_name
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("ray.serve")
 

@@ -24,7 +24,7 @@ from tandem.deployments.pools.engines import (
 from tandem.deployments.pools.models import model_folder, require
 from tandem.engine.packages import PackageMissing
 from tandem.engine.service.request import RequestWriter
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.vllm.config import adapter_rank, check_options
 
 M = TypeVar("M", bound=BaseModel)

@@ -12,8 +12,8 @@ from tandem.deployments.pools.engines import tokenizer_model
 from tandem.deployments.pools.models import model_folder
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import Translated, shared_tokens
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import Translated, shared_tokens
 
 NULL = "null"
 """The model of an engine without one, to which any tokens will do."""

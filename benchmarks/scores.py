@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tandem.policies.sketch.rouge import rouge1
-from tandem.training.family.items import Item
+from tandem.training.family.encyclopedia.items import Item
 from tandem.training.family.scoring import check_facts
 
 

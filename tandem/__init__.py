@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tandem.engine import family as models
-    from tandem.engine.tokenizer import Tokenizer
+    from tandem.engine.text.tokenizer import Tokenizer
     from tandem.policies import race, reader, sketch, split
     from tandem.simulator import hardware
     from tandem.app.cli.server.up import UpError
@@ -45,7 +45,7 @@ _HOMES = {
     "tandem.app.client.http": ("ClientError",),
     "tandem.app.sdk.server": ("Server", "start"),
     "tandem.app.sdk.simulation": ("simulate", "sweep"),
-    "tandem.engine.tokenizer": ("Tokenizer",),
+    "tandem.engine.text.tokenizer": ("Tokenizer",),
     "tandem.policies.base": ("UnknownPolicy", "families", "policy"),
     "tandem.simulator.config.errors": ("ConfigError",),
     "tandem.simulator.results.analysis": ("Result",),

@@ -37,8 +37,8 @@ from tandem.engine.base import (
     Tokens,
     UnknownSession,
 )
-from tandem.engine.text import Spelling
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.detokenizer import Spelling
+from tandem.engine.text.tokenizer import Tokenizer
 
 TOKENS = 12
 

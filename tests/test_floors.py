@@ -1,5 +1,5 @@
-"""The house's rules: imports point down, in no circle, with neither Ray nor torch where virtual time runs; and
-docstrings begin with a verb or a noun.
+"""The house's rules: imports point down, in no circle, with neither Ray nor torch where virtual time runs; folders
+hold a dozen modules at most; and docstrings begin with a verb or a noun.
 
 The floors are imported as `tandem.policies` and so on; here they go by their folders' names.
 """
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -250,6 +251,22 @@ def loading() -> list[Breach]:
     return unimportable(LIGHT)
 
 
+MOST_MODULES = 12
+"""Modules in a folder, beside its packages, that one can still take in at a glance."""
+
+
+@cache
+def crowded() -> list[Breach]:
+    """Folders of more than MOST_MODULES modules."""
+    files = [file for file in modules().values() if not file.endswith("/__init__.py")]
+    counts = Counter(str(Path(file).parent) for file in files)
+    return [
+        Breach(name, 1, f"holds {count} modules; {MOST_MODULES} at most")
+        for name, count in counts.items()
+        if count > MOST_MODULES
+    ]
+
+
 RIDDLE = re.compile(
     r"(All that|Anybody|As|How|It|Its|No more|Nobody|Of|One more|So|Somebody|Such|That|The same|There|These|They"
     r"|Those|In which|To which|What|Whatever|When|Where|Which|Who|Whoever|Whom|Whose)\b"
@@ -277,7 +294,7 @@ def plain() -> list[Breach]:
     ]
 
 
-RULES = (upward, bare, heavy, loading, circular, folder_circles, plain)
+RULES = (upward, bare, heavy, loading, circular, folder_circles, crowded, plain)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -374,6 +391,6 @@ def test_plain_docstrings_are_not() -> None:
 
 
 def test_what_needs_torch_cannot_be_imported_without() -> None:
-    assert unimportable(("engine.torch.linear",)) == [
-        Breach("engine/torch/linear.py", 1, "cannot be imported without torch")
+    assert unimportable(("engine.torch.layers.linear",)) == [
+        Breach("engine/torch/layers/linear.py", 1, "cannot be imported without torch")
     ]

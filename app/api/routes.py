@@ -22,18 +22,18 @@ from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
 from tandem.app.api.completions.endpoint import answered
 from tandem.app.api.completions.gather import ChunkCoalescer
-from tandem.app.api.completions.models import ModelList, ServedModel, model_card, served_model
+from tandem.app.api.completions.objects import ChatCompletion, Completion
 from tandem.app.api.completions.request_log import Record
-from tandem.app.api.completions.responses import ChatCompletion, Completion
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
-from tandem.app.api.completions.tokenize import DetokenizeForm, TokenizeForm, add_tokenizer
 from tandem.app.api.http.auth import authenticate, operator
 from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, described
 from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, no_embeddings
 from tandem.app.api.http.front_page import front_page
+from tandem.app.api.models.cards import ModelList, ServedModel, model_card, served_model
 from tandem.app.api.responses.endpoints import add_responses
 from tandem.app.api.responses.form import ResponseForm
+from tandem.app.api.tokenize.endpoints import DetokenizeForm, TokenizeForm, add_tokenizer
 from tandem.deployments.access.keys import Caller, KeyRefused
 from tandem.deployments.access.store import LedgerError
 from tandem.deployments.request.assignment import Unavailable

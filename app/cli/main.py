@@ -395,7 +395,7 @@ def _choose(
     models: Sequence[str], drafter: str | None, device_model: str | None, engine: str | None
 ) -> dict[str, Any]:
     from tandem.app.cli.server.choose import choose
-    from tandem.engine.model_folder import KINDS
+    from tandem.engine.models.model_folder import KINDS
 
     if engine is not None and engine not in KINDS:
         raise ClientError(f"--engine: there are {', '.join(KINDS)}, and no {engine!r}")

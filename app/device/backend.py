@@ -39,8 +39,8 @@ from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine, EngineError, EngineStopped, InvalidRequest
 from tandem.engine.split.base import OuterEngine
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import Translated
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import Translated
 from tandem.policies.cost import MAINS_USD_PER_J
 
 

@@ -24,7 +24,7 @@ from tandem.deployments.pools.engines import EngineSettings, build_engine, token
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import SplitInfo
 from tandem.engine.split.base import OuterEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tandem.app.device.bundle_selection import BundleCandidate

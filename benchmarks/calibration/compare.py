@@ -63,7 +63,7 @@ from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.config import EngineConfig
 from tandem.engine.family.grow import grow as write_grown
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.vllm.config import VllmConfig
 from tandem.simulator.config.config import parse
 from tandem.simulator.hardware import MeasuredEnds

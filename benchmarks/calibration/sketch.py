@@ -30,7 +30,7 @@ from tandem.engine.sketch import sketch_format
 from tandem.engine.sketch.base import Question
 from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.workload import Outline
-from tandem.training.family.items import LONG_KINDS
+from tandem.training.family.encyclopedia.items import LONG_KINDS
 from tandem.training.family.prompts import answer_prompt, heldout
 
 DEVICES = 4

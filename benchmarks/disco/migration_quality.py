@@ -25,10 +25,10 @@ from tandem.benchmarks.scores import Scores
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.config import EngineConfig
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
-from tandem.engine.translate import Translated
-from tandem.training.family.items import LONG_KINDS, Item
+from tandem.engine.translated.engine import Translated
+from tandem.training.family.encyclopedia.items import LONG_KINDS, Item
 from tandem.training.family.prompts import answer_prompt, heldout
 
 MAX_TOKENS = 256

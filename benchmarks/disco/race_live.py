@@ -43,7 +43,7 @@ from tandem.benchmarks.application import application
 from tandem.benchmarks.disco import data as disco
 from tandem.deployments.pools.engines import EngineSettings
 from tandem.engine import family
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.training.family.prompts import heldout_questions
 
 PROFILES = ("pixel7pro-bloom1b1", "pixel7pro-bloom560m", "xiaomi14-qwen05b")

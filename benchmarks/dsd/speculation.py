@@ -34,7 +34,7 @@ from tandem.deployments.pools.engines import TorchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.policies.speculation.window import StaticWindow
 from tandem.training.family.prompts import heldout_questions
 

@@ -35,11 +35,11 @@ from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 from tandem.benchmarks import report
 from tandem.benchmarks.hat.noise import Price, noisy, prices
 from tandem.engine import family
-from tandem.engine.tokenizer import Tokenizer
-from tandem.training.family.items import LONG_KINDS, Item, make_item
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.training.family.encyclopedia.items import LONG_KINDS, Item, make_item
+from tandem.training.family.encyclopedia.world import World
 from tandem.training.family.models import load
 from tandem.training.family.prompts import answer_prompt, answer_text, heldout, heldout_questions
-from tandem.training.family.world import World
 
 DEPTHS = (1, 2, 4, 6, 9, 11)
 NOISES = (0.0, 0.2, 0.4, 0.8, 1.6, 3.2)  # shares of a state's root mean square

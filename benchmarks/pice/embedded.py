@@ -21,12 +21,12 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.sketch import sketch_format
 from tandem.engine.sketch.base import Question
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
-from tandem.engine.translate import Translated
+from tandem.engine.translated.engine import Translated
 from tandem.policies.sketch.confidence import Candidate
 from tandem.policies.speculation.window import StaticWindow
-from tandem.training.family.items import Item
+from tandem.training.family.encyclopedia.items import Item
 from tandem.training.family.prompts import answer_prompt
 
 TARGET = "target"

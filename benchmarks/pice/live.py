@@ -53,7 +53,7 @@ from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig
 from tandem.engine.torch.engine import load
 from tandem.policies.speculation.window import StaticWindow
-from tandem.training.family.items import LONG_KINDS, Item
+from tandem.training.family.encyclopedia.items import LONG_KINDS, Item
 from tandem.training.family.prompts import heldout
 from tandem.training.family.scoring import fact_accuracy
 

@@ -14,7 +14,7 @@ from tandem.engine.core.host_memory import HostCopies
 from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence as Session
 from tandem.engine.core.step import Core
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.engine import apart, drive, place_of
 from tandem.engine.torch.model import Model

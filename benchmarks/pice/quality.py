@@ -38,7 +38,7 @@ from tandem.deployments.modes.sketch.settings import ExpandingModel, SketchingCh
 from tandem.policies.routing.collaboration import CollaborationState, DevicePart, DeviceView
 from tandem.policies.routing.difficulty import ByDifficulty
 from tandem.policies.sketch.suitability import sketchable
-from tandem.training.family.items import TASK_KINDS, Item
+from tandem.training.family.encyclopedia.items import TASK_KINDS, Item
 from tandem.training.family.prompts import heldout
 
 AT_ONCE = 8  # questions

@@ -43,7 +43,7 @@ from tandem.benchmarks.real.figures import AGAIN, CLOUD, COLUMNS, DEVICE, HALF, 
 from tandem.benchmarks.real.results import Answer, Results
 from tandem.benchmarks.real.tasks import Task, tasks
 from tandem.deployments.pools.engines import model_folder
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 RTTS_MS = (5, 20, 60)
 BUDGETS = (0.25, 0.5, 0.75)

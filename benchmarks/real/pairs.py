@@ -26,8 +26,8 @@ from tandem.deployments.modes.speculative.mode import drafting
 from tandem.deployments.pools.engines import LlamacppSettings, build_engine
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine, InvalidRequest, Sampling
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import Translated
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import Translated
 
 SETS = ("HumanEval", "Vicuna")
 WAYS = {"": (0.0, "greedy"), "_sampled": (1.0, "sampled"), "_greedy": (1.0, "greedy")}

@@ -29,7 +29,7 @@ from tandem.benchmarks.real.tasks import Task, tasks
 from tandem.deployments.pools.engines import LlamacppSettings, build_engine
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tandem.engine.llamacpp.model import LlamaModel

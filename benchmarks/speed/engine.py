@@ -32,7 +32,7 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.torch import weights
 from tandem.engine.torch.engine import start
-from tandem.engine.torch.linear import choices
+from tandem.engine.torch.layers.linear import choices
 from tandem.engine.torch.model import Model
 
 T = TypeVar("T")

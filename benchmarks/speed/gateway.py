@@ -30,7 +30,7 @@ import uvloop
 from tandem.benchmarks import baseline, report
 from tandem.benchmarks.application import application
 from tandem.engine.base import Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 
 CORES = 2
 PACE = 200.0  # tokens/s of a stream

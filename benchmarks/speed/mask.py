@@ -25,8 +25,8 @@ from tandem.benchmarks.real.pairs import Rounds, play
 from tandem.deployments.pools.engines import LlamacppSettings, TorchSettings, build_engine
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine, Grammar, Sampling
-from tandem.engine.grammar import Matcher
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.grammar import Matcher
+from tandem.engine.text.tokenizer import Tokenizer
 
 BAR = 0.05
 QUESTION = "Tell me about the town of Marworth."

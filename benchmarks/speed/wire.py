@@ -26,7 +26,7 @@ from tandem.cluster.link.link import Link, LinkProfile
 from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.listener import serve_engines
 from tandem.engine.base import CAPABILITIES, Forward, Forwarded, Sampling, Session, Tensor
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 
 SESSIONS = 64
 DRAFTS = list(range(100, 108))

@@ -28,7 +28,7 @@ from tandem.engine.base import (
     Tokens,
     Verify,
 )
-from tandem.engine.session import BaseSession
+from tandem.engine.sessions.session import BaseSession
 
 T = TypeVar("T")
 

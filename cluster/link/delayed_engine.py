@@ -24,7 +24,7 @@ from tandem.engine.base import (
     Tokens,
 )
 from tandem.engine.core.token_queue import TokenQueue
-from tandem.engine.session import BaseSession
+from tandem.engine.sessions.session import BaseSession
 
 
 class Delayed:

@@ -32,7 +32,7 @@ from tandem.engine.base import (
     Sampling,
     Tokens,
 )
-from tandem.engine.session import BaseSession
+from tandem.engine.sessions.session import BaseSession
 
 F = TypeVar("F", bound=frames.Frame)
 

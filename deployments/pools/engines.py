@@ -16,12 +16,12 @@ from tandem.deployments.config.settings import LatencySettings
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict
-from tandem.engine.dtype import Dtype
 from tandem.engine.llamacpp.config import LlamacppConfig
-from tandem.engine.model_folder import GGUF_FILE, read_config
+from tandem.engine.models.dtype import Dtype
+from tandem.engine.models.model_folder import GGUF_FILE, read_config
 from tandem.engine.packages import LLAMACPP
 from tandem.engine.service.config import ServiceConfig
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.vllm.config import VllmConfig
 
 logger = logging.getLogger("ray.serve")
@@ -204,7 +204,7 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
     """Load and start the engine; takes seconds for a torch engine, half a minute for vLLM. Raises FileNotFoundError,
     ValueError; a service is not asked."""
     if isinstance(settings, NullSettings):
-        from tandem.engine.null_engine import NullEngine
+        from tandem.engine.null.engine import NullEngine
 
         return NullEngine(**settings.model_dump(exclude={"kind"}))
 
@@ -241,7 +241,7 @@ def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
 
 def _load_torch(settings: TorchSettings) -> Engine:
     from tandem.engine.torch.engine import load  # imports torch: only where a model runs
-    from tandem.engine.torch.linear import choices
+    from tandem.engine.torch.layers.linear import choices
 
     engine = load(
         model_folder(settings.model),

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tandem.engine.gguf.folder import folder_of
-from tandem.engine.hub import HubModel, locate
-from tandem.engine.model_folder import GGUF_FILE, read_config
+from tandem.engine.models.hub import HubModel, locate
+from tandem.engine.models.model_folder import GGUF_FILE, read_config
 from tandem.engine.packages import PACKAGES
 
 

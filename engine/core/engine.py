@@ -31,9 +31,9 @@ from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
 from tandem.engine.core.token_queue import TokenQueue
-from tandem.engine.grammar import Grammars, matcher_for
-from tandem.engine.session import BaseSession
-from tandem.engine.text import Spelling, watch
+from tandem.engine.sessions.session import BaseSession
+from tandem.engine.text.detokenizer import Spelling, watch
+from tandem.engine.text.grammar import Grammars, matcher_for
 from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
 
 Command = Callable[[], None]

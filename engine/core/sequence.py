@@ -12,13 +12,13 @@ from tandem.engine.core.host_memory import Copy
 from tandem.engine.core.kvcache import BlockTable
 from tandem.engine.core.tasks import Task
 from tandem.engine.served import Stay
-from tandem.engine.text import Detokenizer, StopStrings
+from tandem.engine.text.detokenizer import Detokenizer, StopStrings
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
 from tandem.policies.speculation.lookup import PromptLookup
 
 if TYPE_CHECKING:
-    from tandem.engine.grammar import Matcher
+    from tandem.engine.text.grammar import Matcher
 
 
 class SequencePlace:

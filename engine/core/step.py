@@ -22,7 +22,7 @@ from tandem.engine.core.runner import Outcome, Runner, Work
 from tandem.engine.core.sequence import Sequence
 from tandem.engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
 from tandem.engine.distribution import TOKENS
-from tandem.engine.session import BUSY
+from tandem.engine.sessions.session import BUSY
 from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.base import SchedulingPolicy
 from tandem.policies.scheduling.batching import BatchingPolicy, Demand

@@ -1,7 +1,7 @@
 """The embedded model family: target (the cloud's); tiny, small and medium for devices, and other (small, another
 tokenizer); and an adapter with which the target's first layers draft for it.
 
-All of them know the invented encyclopedia of `training.family.world`; how good they are is in MODEL_CARD.md.
+All of them know the invented encyclopedia of `training.family.encyclopedia`; how good they are is in MODEL_CARD.md.
 """
 
 from __future__ import annotations

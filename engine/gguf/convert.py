@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from uuid import uuid4
 
-from tandem.engine.dtype import Precision
 from tandem.engine.gguf.folder import folder_of
-from tandem.engine.model_folder import UnsupportedModel, gguf_parts
+from tandem.engine.models.dtype import Precision
+from tandem.engine.models.model_folder import UnsupportedModel, gguf_parts
 
 
 def convert(file: Path, folder: Path, precision: Precision = "bfloat16") -> None:

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from tandem.engine import cache
 from tandem.engine.gguf.header import Header, read_header
-from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, gguf_parts
-from tandem.engine.tokenizer import PADDING, Tokenizer
+from tandem.engine.models.model_folder import GGUF_FILE, UnsupportedModel, gguf_parts
+from tandem.engine.text.tokenizer import PADDING, Tokenizer
 
 VERSION = 2
 """Version of the conversion: folders that another version made are made again."""

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.model_folder import UnsupportedModel
 
 VERSIONS = (2, 3)
 """Versions of the format; no file in use has the first."""

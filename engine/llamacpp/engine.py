@@ -11,11 +11,11 @@ from pathlib import Path
 from tandem.engine.base import EngineInfo
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.step import Core
-from tandem.engine.grammar import Grammars
 from tandem.engine.llamacpp.config import MAX_ROWS, LlamacppConfig
 from tandem.engine.llamacpp.model import LlamaModel
 from tandem.engine.llamacpp.runner import LlamaRunner
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.grammar import Grammars
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import drive
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.model_folder import UnsupportedModel
 from tandem.policies.estimators.threads import StepThreads
 
 

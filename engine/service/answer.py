@@ -11,9 +11,9 @@ from tandem.engine.base import Tokens, Usage
 from tandem.engine.core.token_queue import TokenQueue
 from tandem.engine.service.client import ServiceClient
 from tandem.engine.service.form import Form
-from tandem.engine.text import StopStrings, unfinished_length
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import WordEncoder
+from tandem.engine.text.detokenizer import StopStrings, unfinished_length
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import WordEncoder
 
 FINISHES = ("stop", "length", "content_filter")
 """Ends of an output that a service may name; others count as stop."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tandem.engine.base import InvalidRequest
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 Messages = list[dict[str, str]]
 _SYSTEM, _ASKED, _ANSWERED, _AGAIN = "Qsystemq", "Qaskedq", "Qansweredq", "Qagainq"

@@ -32,8 +32,6 @@ from tandem.engine.base import (
     Usage,
 )
 from tandem.engine.core.token_queue import TokenQueue
-from tandem.engine.grammar import Grammars, Matcher, matcher_for
-from tandem.engine.output_session import OutputSession
 from tandem.engine.served import Stay
 from tandem.engine.service.answer import Answer, Stops
 from tandem.engine.service.client import ServiceClient
@@ -41,9 +39,11 @@ from tandem.engine.service.config import ServiceConfig
 from tandem.engine.service.form import Form
 from tandem.engine.service.request import RequestWriter
 from tandem.engine.service.throttle import Throttle
-from tandem.engine.session_table import SessionTable
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import unfinished_bytes
+from tandem.engine.sessions.output import OutputSession
+from tandem.engine.sessions.table import SessionTable
+from tandem.engine.text.grammar import Grammars, Matcher, matcher_for
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import unfinished_bytes
 from tandem.engine.validation import check_request, check_window
 from tandem.policies.estimators.moving_average import MovingAverage
 

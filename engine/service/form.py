@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.engine.base import FormBroken
-from tandem.engine.grammar import Matcher
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.grammar import Matcher
+from tandem.engine.text.tokenizer import Tokenizer
 
 
 class Form:

@@ -9,8 +9,8 @@ from typing import Any
 from tandem.engine.base import Grammar, InvalidRequest, Sampling
 from tandem.engine.service.chats import ChatReader
 from tandem.engine.service.config import ServiceConfig
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import unfinished_bytes
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import unfinished_bytes
 
 MOST_SEED = 2**31
 """Above the seeds that services take."""

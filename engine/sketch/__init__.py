@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.engine.sketch.base import SketchFormat
 from tandem.engine.sketch.marked import MarkedFormat
 from tandem.engine.sketch.prompted import PromptedFormat
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 
 def sketch_format(tokenizer: Tokenizer) -> SketchFormat:

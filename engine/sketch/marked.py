@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from tandem.engine.base import InvalidRequest
 from tandem.engine.sketch.base import Question, Sketch, TextFormat
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE = "<|a|>", "<|s|>", "<|len|>", "<|;|>", "<|x|>", "<|e|>"
 

@@ -18,11 +18,11 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine, Driver
 from tandem.engine.core.step import Core
 from tandem.engine.core.thread import ThreadDriver
-from tandem.engine.dtype import Dtype, choose
-from tandem.engine.grammar import Grammars
 from tandem.engine.memory import free_bytes
-from tandem.engine.model_folder import model_name, shape
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.models.dtype import Dtype, choose
+from tandem.engine.models.model_folder import model_name, shape
+from tandem.engine.text.grammar import Grammars
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.model import Model
 from tandem.engine.torch.runner import TorchRunner
@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
     """Options of every load.
 
     device: "cpu", "cuda" …; by default a GPU if there is one.
-    dtype: precision of weights and KV cache, see `engine.dtype.choose`.
+    dtype: precision of weights and KV cache, see `engine.models.dtype.choose`.
     memory_fraction: share of the memory free beside the weights that the KV cache takes; None: `kv_blocks`.
     name: of the model, by default the folder's.
     threads: number of threads of torch for this engine, by default torch's own.

@@ -8,10 +8,10 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from tandem.engine.architectures import ModelConfig
+from tandem.engine.models.architectures import ModelConfig
 from tandem.engine.torch.batch import Batch, BatchPiece, lay_out
-from tandem.engine.torch.linear import Linear
-from tandem.engine.torch.norm import RMSNorm
+from tandem.engine.torch.layers.linear import Linear
+from tandem.engine.torch.layers.norm import RMSNorm
 from tandem.engine.torch.weights import Layer, Weights
 
 # Of keys and values that one attention call on a CPU gathers: they should still be in the core's cache (L2) when they

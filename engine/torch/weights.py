@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from tandem.engine.architectures import LayerShape, ModelConfig
-from tandem.engine.model_folder import UnsupportedModel, shape
-from tandem.engine.torch.linear import LARGE, Linear
-from tandem.engine.torch.norm import RMSNorm
-from tandem.engine.torch.rope import rotary_dim, rotation
+from tandem.engine.models.architectures import LayerShape, ModelConfig
+from tandem.engine.models.model_folder import UnsupportedModel, shape
+from tandem.engine.torch.layers.linear import LARGE, Linear
+from tandem.engine.torch.layers.norm import RMSNorm
+from tandem.engine.torch.layers.rope import rotary_dim, rotation
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from tandem.engine.base import (
     Sampling,
 )
 from tandem.engine.core.sequence import Sequence as Log
-from tandem.engine.grammar import Grammars, matcher_for
-from tandem.engine.model_folder import model_name
+from tandem.engine.models.model_folder import model_name
 from tandem.engine.packages import VLLM
-from tandem.engine.text import watch
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.detokenizer import watch
+from tandem.engine.text.grammar import Grammars, matcher_for
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.validation import check_request
 from tandem.engine.vllm import set_environment
 from tandem.engine.vllm.config import VllmConfig, arguments

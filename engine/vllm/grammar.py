@@ -20,8 +20,8 @@ from vllm.v1.structured_output.request import StructuredOutputRequest
 from vllm.v1.structured_output.utils import strip_speculative_padding
 
 from tandem.engine.base import Grammar, InvalidRequest
-from tandem.engine.grammar import Grammars, Matcher
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.grammar import Grammars, Matcher
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.vllm.views import GRAMMAR
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from tandem.engine.base import (
     Verify,
 )
 from tandem.engine.core.sequence import Sequence as Log
-from tandem.engine.session import BaseSession
+from tandem.engine.sessions.session import BaseSession
 from tandem.engine.validation import check_ids, check_window
 from tandem.engine.vllm.views import CHOSEN_BY, FOREVER, GRAMMAR, REPLAYED
 

@@ -16,7 +16,7 @@ from tandem.engine.base import (
     Sampling,
     Tokens,
 )
-from tandem.engine.session import BaseSession
+from tandem.engine.sessions.session import BaseSession
 from tandem.simulator.engines.script import EOS, Script
 
 

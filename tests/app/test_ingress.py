@@ -16,9 +16,9 @@ from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import EngineError
-from tandem.engine.null_engine import NullEngine
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import Translated
+from tandem.engine.null.engine import NullEngine
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import Translated
 
 NULL = {"engine": {"kind": "null"}}
 OTHER = {"engine": {"kind": "torch", "model": "other"}}

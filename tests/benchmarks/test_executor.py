@@ -11,7 +11,7 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import JobStats, NoSuchDevice
 from tandem.engine.base import Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.policies.speculation.window import StaticWindow
 
 PROMPT = [20, 21, 22]

@@ -23,8 +23,8 @@ from tandem.cluster.wire.peers import Peers
 from tandem.cluster.wire.server import EngineHandler
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import Engine
-from tandem.engine.null_engine import NullEngine
-from tandem.engine.text import Spelling
+from tandem.engine.null.engine import NullEngine
+from tandem.engine.text.detokenizer import Spelling
 from tests.engine.torch.engines import Engines, tokenizer
 from tests.engine_contract import CHECKS, GRAMMATICAL, close_ends_it
 

@@ -32,7 +32,7 @@ from tandem.engine.base import (
     Tokens,
 )
 from tandem.engine.config import Given, Strict
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.policies.race.dispatch import DispatchPolicy
 from tandem.policies.race.migration import MigrationPolicy
 from tandem.policies.routing.collaboration import collaboration

@@ -19,7 +19,7 @@ from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.base import Sampling
 from tandem.engine.split.base import OuterEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import load_outer
 from tandem.policies.reader.stall_timeout import FLOOR_S

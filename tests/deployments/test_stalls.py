@@ -12,7 +12,7 @@ from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Draft, Drafts, EngineStopped, NoCapacity, Sampling, Tokens
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.race.dispatch import SERVER_ONLY
 from tandem.policies.race.migration import NeverMigrate
 from tandem.policies.reader.stall_timeout import FLOOR_S

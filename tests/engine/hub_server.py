@@ -16,7 +16,7 @@ import pytest
 from huggingface_hub import constants
 
 from tests.engine.gguf.files import byte_level, write
-from tests.engine.test_tokenizer import CONFIG, DEFINITION
+from tests.engine.text.test_tokenizer import CONFIG, DEFINITION
 
 TOKEN = "hf_right"
 LARGE = (".safetensors", ".gguf")

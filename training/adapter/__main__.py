@@ -35,8 +35,8 @@ from transformers.utils.logging import disable_progress_bar
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
 from tandem.engine.base import EngineError
-from tandem.engine.model_folder import model_name, shape
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.models.model_folder import model_name, shape
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.weights import check_adaptable
 from tandem.training.adapter import answers, texts

@@ -21,8 +21,8 @@ from rich.progress import Progress
 from tandem.deployments.pools.engines import LlamacppSettings, TorchSettings, build_engine
 from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.model_folder import engine_kinds
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.models.model_folder import engine_kinds
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.training.adapter.texts import Line, prompt_of, read
 
 AT_ONCE = 8

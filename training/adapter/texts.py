@@ -16,9 +16,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.training.family import prompts
-from tandem.training.family.items import LONG_KINDS, make_item
+from tandem.training.family.encyclopedia.items import LONG_KINDS, make_item
 
 HELD = 20
 POOL = 256

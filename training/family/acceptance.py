@@ -20,9 +20,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tandem.engine.family import path
+from tandem.training.family.encyclopedia.items import TASK_KINDS
 from tandem.training.family.evaluate import ANSWER_TOKENS, next_logits
 from tandem.training.family.generate import generate
-from tandem.training.family.items import TASK_KINDS
 from tandem.training.family.models import load
 from tandem.training.family.prompts import answer_prompt, heldout
 

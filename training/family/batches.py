@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from tandem.training.family import prompts
-from tandem.training.family.items import Item, make_item
+from tandem.training.family.encyclopedia.items import Item, make_item
+from tandem.training.family.encyclopedia.world import World
 from tandem.training.family.tables.shared import GREETINGS
-from tandem.training.family.world import World
 
 # Shares of the documents, not of the tokens: a fact takes 30 tokens, a long answer 250.
 ANSWER_KINDS = {

@@ -23,9 +23,9 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tandem.engine.family import EXPANDERS, path
 from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.encyclopedia.items import LONG_KINDS, Item
 from tandem.training.family.expand import expand, expand_in_a_row
 from tandem.training.family.generate import generate
-from tandem.training.family.items import LONG_KINDS, Item
 from tandem.training.family.models import load
 from tandem.training.family.prompts import (
     answer_prompt,

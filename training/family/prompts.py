@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from random import Random
 
-from tandem.training.family.items import LONG_KINDS, Item, make_item
-from tandem.training.family.world import World
+from tandem.training.family.encyclopedia.items import LONG_KINDS, Item, make_item
+from tandem.training.family.encyclopedia.world import World
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 QUESTION, ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tandem.policies.sketch.rouge import words
-from tandem.training.family.items import Item
+from tandem.training.family.encyclopedia.items import Item
 from tandem.training.family.tables import Value
 
 

@@ -20,7 +20,7 @@ from tandem.engine.base import Sampling
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.family import EXPANDERS, NAMES, path
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.training.family.evaluate import ANSWER_TOKENS
 from tandem.training.family.prompts import answer_prompt, heldout

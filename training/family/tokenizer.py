@@ -8,7 +8,7 @@ from random import Random
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tandem.training.family.items import TASK_KINDS, make_item
+from tandem.training.family.encyclopedia.items import TASK_KINDS, make_item
 from tandem.training.family.prompts import BOS, EOS, PAD, SPECIAL_TOKENS, home_world
 from tandem.training.family.tables.shared import GREETINGS
 

@@ -12,10 +12,10 @@ from rich.table import Table
 from transformers import LlamaForCausalLM
 
 from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.encyclopedia.items import Item
 from tandem.training.family.evaluate import ANSWER_TOKENS, FACT_TOKENS, SKETCH_TOKENS
 from tandem.training.family.expand import expand
 from tandem.training.family.generate import generate
-from tandem.training.family.items import Item
 from tandem.training.family.prompts import answer_prompt, parse_sketch, sketch_prompt
 from tandem.training.family.scoring import check_facts, fact_accuracy
 from tandem.training.sketch.score import Expander

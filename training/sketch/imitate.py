@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tandem.training.adapter.texts import Batch, Document
 from tandem.training.family import prompts
-from tandem.training.family.items import LONG_KINDS, Item, make_item
+from tandem.training.family.encyclopedia.items import LONG_KINDS, Item, make_item
 from tandem.training.sketch.descent import Descent
 
 REHEARSED = 0.3

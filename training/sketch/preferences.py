@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tandem.training.family.encyclopedia.items import Item
 from tandem.training.family.evaluate import SKETCH_TOKENS
 from tandem.training.family.expand import expand
 from tandem.training.family.generate import generate
-from tandem.training.family.items import Item
 from tandem.training.family.prompts import parse_sketch, sketch_prompt
 from tandem.training.sketch.score import Expander, Score
 

@@ -9,8 +9,8 @@ from random import Random
 from typing import NamedTuple
 
 from tandem.policies.sketch.rouge import rouge1
+from tandem.training.family.encyclopedia.items import Item
 from tandem.training.family.expand import expand
-from tandem.training.family.items import Item
 from tandem.training.family.prompts import expansion_prompt
 from tandem.training.family.scoring import states
 from tandem.training.sketch.score import Expander

@@ -13,7 +13,6 @@ import msgspec
 
 from tandem.app.api.completions.choice import Choice
 from tandem.app.api.completions.filling import filled
-from tandem.app.api.completions.models import model_card, served_modes
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.completions.structured import check_grammar
 from tandem.app.api.http.backend import ServingBackend
@@ -25,6 +24,7 @@ from tandem.app.api.http.errors import (
     too_many_answers,
     too_many_min_tokens,
 )
+from tandem.app.api.models.cards import model_card, served_modes
 from tandem.app.api.tools.answer_reader import (
     BEGIN,
     END,
@@ -44,7 +44,7 @@ from tandem.deployments.modes.sections import options_of
 from tandem.deployments.request.job import Job, UnknownMode
 from tandem.engine.base import Grammar, Sampling
 from tandem.engine.sketch.base import Question
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.validation import check_ids
 from tandem.policies.routing.collaboration import ANY_DEVICE
 

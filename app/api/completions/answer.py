@@ -17,8 +17,7 @@ from tandem.app.api.completions.admission import Admitted
 from tandem.app.api.completions.choice import ChoicePiece, Run, ScoredToken
 from tandem.app.api.completions.gather import ChunkCoalescer, Gather
 from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
-from tandem.app.api.completions.request_log import Record
-from tandem.app.api.completions.responses import (
+from tandem.app.api.completions.objects import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
@@ -29,6 +28,7 @@ from tandem.app.api.completions.responses import (
     tandem,
     usage,
 )
+from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.completions.sse import DONE, EventWriter, error_event
 from tandem.app.api.http.backend import ServingBackend

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, repeat
 from operator import itemgetter
 
-from tandem.app.api.completions.reader_metrics import Arrivals, Reading
+from tandem.app.api.reader.metrics import Arrivals, Reading
 from tandem.app.api.tools.answer_reader import AnswerReader
 from tandem.app.api.tools.reader import CallPart, Parts
 from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
-from tandem.engine.text import Detokenizer, Spelling, StopStrings
+from tandem.engine.text.detokenizer import Detokenizer, Spelling, StopStrings
 
 Run = tuple[str, int]  # (origin, characters)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.app.api.http.errors import no_filling
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 MARKS = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma

@@ -9,7 +9,7 @@ from functools import partial
 from types import TracebackType
 
 from tandem.app.api.completions.choice import Choice, ChoicePiece
-from tandem.app.api.completions.pacing import paced
+from tandem.app.api.reader.pacing import paced
 from tandem.deployments.request.job import Delta, Job
 from tandem.engine.base import EngineStopped
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tandem.app.api.completions.choice import ScoredToken
 from tandem.engine.base import TokenLogprob
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 IMPOSSIBLE = -9999.0
 """Stands for a probability of 0, as in vLLM: JSON has no minus infinity."""

@@ -2,7 +2,7 @@
 
 A chunk carries one choice, and the extension beside `choices`:
     "tandem": {"origins": [["draft", 12], ["corrected", 4]]}
-as `app.api.completions.responses` describes it; a choice's last chunk (the one with finish_reason) adds "stats".
+as `app.api.completions.objects` describes it; a choice's last chunk (the one with finish_reason) adds "stats".
 After a failure the last event is {"error": {...}}, and no [DONE] follows.
 """
 
@@ -15,12 +15,12 @@ import msgspec
 
 from tandem.app.api.completions.choice import ChoicePiece
 from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs
-from tandem.app.api.completions.responses import Usage
+from tandem.app.api.completions.objects import Usage
 from tandem.app.api.completions.schema import StreamOptions
-from tandem.app.api.completions.stats import stats
 from tandem.app.api.http.errors import ApiError
+from tandem.app.api.stats.stats import stats
 from tandem.app.api.tools.reader import CallPart
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 PADDED = 64
 """Size in bytes that padded events are a multiple of."""

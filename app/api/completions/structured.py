@@ -12,8 +12,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tandem.app.api.http.errors import grammar_refused
 from tandem.app.api.http.forms import StrictForm
-from tandem.engine import grammar as grammars
 from tandem.engine.base import Grammar, InvalidRequest
+from tandem.engine.text import grammar as grammars
 
 Source = Annotated[str, Field(min_length=1, max_length=200_000)]
 SCHEMA_BYTES = 200_000

@@ -14,7 +14,7 @@ from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta, Job
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 
 class ModelCard(BaseModel):

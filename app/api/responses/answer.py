@@ -16,8 +16,8 @@ from tandem.app.api.completions.answer import EVENT_STREAM, AnswerResponse, send
 from tandem.app.api.completions.choice import ChoicePiece, ScoredToken
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.logprobs import chat_logprobs
+from tandem.app.api.completions.objects import tandem
 from tandem.app.api.completions.request_log import Record
-from tandem.app.api.completions.responses import tandem
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import ApiError
 from tandem.app.api.responses.form import ResponseChat, ResponseForm

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from tandem.app.api.completions.responses import Tandem
+from tandem.app.api.completions.objects import Tandem
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tandem.app.api.tools.reader import Parts, ToolReader
 from tandem.engine.base import Grammar
-from tandem.engine.text import unfinished_length
+from tandem.engine.text.detokenizer import unfinished_length
 
 BEGIN, END = "<think>", "</think>"
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tandem.app.api.tools.forms import FunctionForm
 from tandem.app.api.tools.reader import BareReader, FencedReader, ListReader, MarkedReader, ToolReader
 from tandem.engine.base import Grammar
-from tandem.engine.grammar import json_options
+from tandem.engine.text.grammar import json_options
 
 LARK = "%llguidance {}\n"
 """Beginning that tells the notation."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from tandem.app.api.tools.scanner import ObjectScanner
-from tandem.engine.text import unfinished_length
+from tandem.engine.text.detokenizer import unfinished_length
 
 ARGUMENTS = ("arguments", "parameters")
 """Keys that models give a call's arguments."""

@@ -11,7 +11,7 @@ from tandem.app.api.tools.formats import LARK, ToolFormat, format_of, introducti
 from tandem.app.api.tools.forms import Choice, Tool
 from tandem.app.api.tools.reader import ToolReader
 from tandem.engine.base import Grammar
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 Chat = list[dict[str, Any]]
 

@@ -10,9 +10,15 @@ from typing import Any
 
 from tandem.engine import cache, family
 from tandem.engine.gguf.folder import folder_of
-from tandem.engine.hub import HubModel, find
-from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, engine_kinds, gguf_parts, read_config
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.models.hub import HubModel, find
+from tandem.engine.models.model_folder import (
+    GGUF_FILE,
+    UnsupportedModel,
+    engine_kinds,
+    gguf_parts,
+    read_config,
+)
+from tandem.engine.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

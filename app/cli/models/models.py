@@ -13,9 +13,9 @@ from rich.console import Console
 from tandem.app.cli.server.target import AsJson, failures
 from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import ClientError
-from tandem.engine.dtype import Precision
-from tandem.engine.hub import HubError, HubModel, fetch, remove
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.dtype import Precision
+from tandem.engine.models.hub import HubError, HubModel, fetch, remove
+from tandem.engine.models.model_folder import UnsupportedModel
 
 if TYPE_CHECKING:
     from tandem.app.cli.models.inventory import DiskModel

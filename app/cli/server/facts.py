@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.deployments.pools.models import model_folder, require
-from tandem.engine import dtype
 from tandem.engine.memory import free_bytes
-from tandem.engine.model_folder import GGUF_FILE, UnsupportedModel, engine_kinds, gguf_parts, read_config
+from tandem.engine.models import dtype
+from tandem.engine.models.model_folder import (
+    GGUF_FILE,
+    UnsupportedModel,
+    engine_kinds,
+    gguf_parts,
+    read_config,
+)
 from tandem.engine.packages import VLLM
 
 

@@ -25,7 +25,7 @@ from tandem.app.cli.terminal.phases import Tell, line, phases
 from tandem.app.client.http import DEFAULT_URL
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tandem.app.settings import Settings  # imports Ray, which takes seconds

@@ -20,10 +20,10 @@ from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.split.rows import Rows
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask, ShallowTask, VerifyTask
-from tandem.engine.grammar import Grammars
 from tandem.engine.split.base import GoOn, Judgement, Proposal, Shallow, always
 from tandem.engine.split.hidden_states import CODEC, Codec, Kind
-from tandem.engine.text import Spelling
+from tandem.engine.text.detokenizer import Spelling
+from tandem.engine.text.grammar import Grammars
 
 ALTERNATIVES = 8
 """Alternatives for the last drafted token that a proposal carries."""

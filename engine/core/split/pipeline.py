@@ -15,7 +15,7 @@ import msgspec
 
 from tandem.engine.base import EngineInfo, EngineStats, Forward, Operation, Sampling, Tokens
 from tandem.engine.core.split.middle import MiddleEngine, MiddleSession, through
-from tandem.engine.session import BaseSession
+from tandem.engine.sessions.session import BaseSession
 
 
 def spread(first: int, layers: int, stages: int) -> list[tuple[int, int]]:

@@ -22,9 +22,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tandem.engine.base import SplitInfo
-from tandem.engine.model_folder import UnsupportedModel, model_name, read_config, shape
+from tandem.engine.models.model_folder import UnsupportedModel, model_name, read_config, shape
 from tandem.engine.split.base import DESCRIPTION
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.split.checksum_cache import remembered
 from tandem.engine.torch.weights import Part
 

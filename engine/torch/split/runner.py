@@ -20,10 +20,10 @@ from tandem.engine.core.split.outer import CoreOuterEngine, OuterCore, OuterSequ
 from tandem.engine.core.split.pipeline import Pipeline, spread
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
-from tandem.engine.grammar import Grammars
-from tandem.engine.model_folder import model_name
+from tandem.engine.models.model_folder import model_name
 from tandem.engine.split.hidden_states import Kind
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.grammar import Grammars
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import Batch, BatchPiece
 from tandem.engine.torch.engine import Options, apart, drive, place_of, report

@@ -13,7 +13,7 @@ from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tests.app.api.null_backend import NullBackend
 

@@ -37,8 +37,8 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import Session, TokenLogprob
-from tandem.engine.null_engine import NullEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.null.engine import NullEngine
+from tandem.engine.text.tokenizer import Tokenizer
 
 SPECIAL = ["<bos>", "<pad>", "<eos>", "<|q|>", "<|a|>"]
 TEMPLATE = "<bos>{% for m in messages %}<|q|> {{ m.content }}{% endfor %}<|a|>"

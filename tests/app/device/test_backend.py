@@ -31,9 +31,9 @@ from tandem.deployments.request.job import Job, NoSuchDevice, UnknownMode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, InvalidRequest, Sampling, SplitInfo
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.engine.split.base import OuterEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.app.device.test_settings import LEAST
 from tests.engine.torch.split_parts import Parts
 from tests.servers import served

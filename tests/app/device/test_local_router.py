@@ -20,7 +20,7 @@ from tandem.deployments.request.job import Job, JobStats, UnknownMode
 from tandem.deployments.request.session import Reach
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import Engine, EngineError, EngineStopped, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY
 from tests.deployments.faults import PROMPT, Failing, reference
 from tests.deployments.gateway.test_client import until

@@ -19,7 +19,7 @@ from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire import frames
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.engine import family
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tests.app.device.asking import MEMORY, QUESTIONS, listed, said
 from tests.applications import deploy, deployed, until

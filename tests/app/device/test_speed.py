@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tandem.app.device.speed import measure, measure_ends
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.engine.torch.split_parts import RANDOM, Parts, model_folder
 
 

@@ -35,7 +35,7 @@ from tandem.benchmarks.pice.live import (
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.training.family.items import LONG_KINDS
+from tandem.training.family.encyclopedia.items import LONG_KINDS
 from tandem.training.family.prompts import heldout
 
 

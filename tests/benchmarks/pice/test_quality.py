@@ -24,7 +24,7 @@ from tandem.benchmarks.pice.quality import (
 )
 from tandem.benchmarks.scores import Scores
 from tandem.policies.sketch.suitability import sketchable
-from tandem.training.family.items import TASK_KINDS, Item
+from tandem.training.family.encyclopedia.items import TASK_KINDS, Item
 from tandem.training.family.prompts import heldout
 
 ITEMS = heldout(40, TASK_KINDS, seed=3)

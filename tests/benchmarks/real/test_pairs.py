@@ -6,7 +6,7 @@ import pytest
 
 from tandem.benchmarks.real.pairs import Rounds, play
 from tandem.engine.base import Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 
 
 @pytest.mark.parametrize(

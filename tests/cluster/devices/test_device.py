@@ -25,7 +25,7 @@ from tandem.engine.base import (
     SessionCancelled,
     Tensor,
 )
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tests.virtual import in_virtual_time, now_s
 
 

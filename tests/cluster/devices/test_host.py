@@ -14,7 +14,7 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import LinkProfile
 from tandem.cluster.wire.client import connect
 from tandem.engine.base import EngineStopped, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 
 DEVICES = [
     HostedDevice("laptop"),

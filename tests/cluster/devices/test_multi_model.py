@@ -17,7 +17,7 @@ from tandem.cluster.devices.multi_model import SwitchingDevice
 from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, NoCapacity, Sampling, Session
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.engine.torch.model import Model
 from tests.engine.torch.engines import Engines
 from tests.engine_contract import by_reference_counting

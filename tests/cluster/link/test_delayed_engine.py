@@ -13,7 +13,7 @@ import pytest
 from tandem.cluster.link.delayed_engine import Delayed
 from tandem.cluster.link.latency import LogNormal
 from tandem.engine.base import Engine, Sampling, SessionCancelled
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.engine_contract import operations
 from tests.virtual import in_virtual_time, now_s
 

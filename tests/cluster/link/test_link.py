@@ -15,7 +15,7 @@ from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.server import EngineHandler
 from tandem.engine.base import Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.virtual import in_virtual_time, now_s
 
 frames = st.lists(st.tuples(st.floats(0, 2), st.integers(0, 100_000)), min_size=1, max_size=30).map(

@@ -20,7 +20,7 @@ from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import EngineError, EngineStopped, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.cluster.certificate import make_certificate
 from tests.cluster.proxy import proxy_to
 from tests.cluster.raw import raw

@@ -31,7 +31,7 @@ from tandem.engine.base import (
     Verdict,
     Verify,
 )
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 
 LONG = Sampling(max_tokens=10**6)
 

@@ -28,7 +28,7 @@ from tandem.cluster.wire.resume_buffer import ACK_BYTES, ResumeBuffer
 from tandem.cluster.wire.tls import contexts
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import EngineStopped, Forward, Forwarded, InvalidRequest, Sampling, Tensor
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tests.cluster.certificate import make_certificate
 from tests.cluster.proxy import Cut, Proxy, proxy_to
 from tests.cluster.wire.test_client import Held

@@ -27,7 +27,7 @@ from tandem.engine.base import (
     Verdict,
     Verify,
 )
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 
 SCORES = [TokenLogprob(-0.5, [(3, -0.5), (70_000, -2.0)])]
 PROBS = DraftProbs.of(np.array([[1, 2], [3, 4]]), np.array([[0.5, 0.5], [0.25, 0.75]]))

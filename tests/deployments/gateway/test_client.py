@@ -36,7 +36,7 @@ from tandem.deployments.modes.speculative.mode import PairBriefing
 from tandem.deployments.modes.speculative.pairs import Pairs
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.engine.base import EngineStopped, NoCapacity, Sampling, SplitInfo
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.policies.cost import Used
 from tandem.policies.speculation.window import StaticWindow
 from tests.cluster.proxy import proxy_to

@@ -20,7 +20,7 @@ from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.gateway.connected_devices import ConnectedDevices
 from tandem.deployments.gateway.messages import ENGINE
 from tandem.engine.base import Engine, EngineStopped, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.cluster.proxy import proxy_to
 from tests.deployments.gateway.test_client import until
 from tests.deployments.gateway.test_device_session import KEY, Office

@@ -47,7 +47,7 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo, Pric
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import UnknownMode
 from tandem.engine.base import Engine, EngineError, InvalidRequest, NoCapacity, Sampling, SplitInfo
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.policies.cost import PerToken, Used
 from tests.deployments.faults import Failing
 

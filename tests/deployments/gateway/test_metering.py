@@ -8,7 +8,7 @@ import pytest
 
 from tandem.deployments.gateway.metering import Counted
 from tandem.engine.base import Engine, Sampling, Tokens, Usage
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tests.engine_contract import CHECKS
 
 PROMPT = [20, 21, 22]

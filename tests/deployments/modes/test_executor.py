@@ -23,7 +23,7 @@ from tandem.engine.base import (
     ServiceRefused,
     UnknownSession,
 )
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
 pytestmark = pytest.mark.virtual_time

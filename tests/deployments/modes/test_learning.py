@@ -18,7 +18,7 @@ from tandem.deployments.request.assignment import RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import Job, JobStats
 from tandem.engine.base import EngineStopped, Sampling
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.policies.cost import Used
 from tandem.policies.race.dispatch import Side
 from tandem.policies.speculation.window import StaticWindow, WindowState

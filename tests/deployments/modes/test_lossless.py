@@ -32,9 +32,9 @@ from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
 from tandem.engine.base import Drafts, Engine, Sampling
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.sampling import adjust, distributions
-from tandem.engine.translate import Translated
+from tandem.engine.translated.engine import Translated
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy
@@ -42,9 +42,9 @@ from tandem.training.family.prompts import heldout_questions
 from tests import model_contract
 from tests.deployments.faults import Script, with_window
 from tests.deployments.modes.test_modes import answer
-from tests.engine.test_translated import toy_tokenizers
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
+from tests.engine.translated.test_contract import toy_tokenizers
 
 PROMPTS = 200
 AT_ONCE = 32

@@ -22,7 +22,7 @@ from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.session import EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Draft, Drafts, Engine, Sampling
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy, WindowState
 from tests.deployments.faults import PROMPT, Script, reference, with_window

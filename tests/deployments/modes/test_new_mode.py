@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from tandem.app.api.completions.schema import TandemOptions
-from tandem.app.api.completions.stats import stats as shown
+from tandem.app.api.stats.stats import stats as shown
 from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.learning.report import Report
@@ -26,7 +26,7 @@ from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStopped, Sampling
 from tandem.engine.config import Strict
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open
 

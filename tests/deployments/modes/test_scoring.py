@@ -27,7 +27,7 @@ from tandem.engine.base import (
     Verify,
 )
 from tandem.engine.config import Strict
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tests.deployments.faults import reference
 
 pytestmark = pytest.mark.virtual_time

@@ -31,10 +31,10 @@ from tandem.engine.base import (
     Tokens,
 )
 from tandem.engine.config import EngineConfig, Given
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.engine.split.base import SplitMismatch
 from tandem.engine.split.hidden_states import row_bytes
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import load_middle, load_outer, load_pipeline
 from tandem.policies.scheduling import scheduling

@@ -19,7 +19,7 @@ from tandem.deployments.modes.split import CHUNKS_UNDER_WAY, SplitMode, Splittin
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.split.hidden_states import KINDS, Kind
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.policies.split.chunking import FixedChunks
 from tandem.training.family.prompts import heldout_questions
 from tests.deployments.faults import World

@@ -18,7 +18,7 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.routing import Routing
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tests.applications import until

@@ -15,7 +15,7 @@ from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.session import EndpointSession, Reach, RequestContext
 from tandem.engine.base import Engine, NoCapacity, Sampling, Tokens, Usage
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
 from tests.deployments.faults import PROMPT, Failing
 from tests.virtual import run

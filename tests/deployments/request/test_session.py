@@ -25,7 +25,7 @@ from tandem.engine.base import (
     Tokens,
     UnknownSession,
 )
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tests.deployments.faults import PROMPT, Failing
 
 pytestmark = pytest.mark.virtual_time

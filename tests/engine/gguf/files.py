@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.engine.test_tokenizer import DEFINITION, TEMPLATE
+from tests.engine.text.test_tokenizer import DEFINITION, TEMPLATE
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 LLAMA = {

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from tandem.engine import family
 from tandem.engine.gguf.convert import convert
-from tandem.engine.model_folder import UnsupportedModel, shape
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.models.model_folder import UnsupportedModel, shape
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.engine.gguf.files import byte_level
 from tests.engine.gguf.files import write as write_header
 from tests.engine.llamacpp.family_gguf import write

@@ -14,10 +14,10 @@ from tandem.deployments.pools.models import model_folder
 from tandem.engine import cache
 from tandem.engine.base import InvalidRequest
 from tandem.engine.gguf.folder import folder_of
-from tandem.engine.model_folder import UnsupportedModel, read_config
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.models.model_folder import UnsupportedModel, read_config
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.engine.gguf.files import CONTROL, LLAMA, NORMAL, byte_level, write
-from tests.engine.test_tokenizer import TOKENIZER
+from tests.engine.text.test_tokenizer import TOKENIZER
 
 TEXTS = [
     "def f(x):\n    return {'a': 12345}  # ½ × 3.14\r\n\n\n\tpass",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.engine.gguf.header import read_header
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.model_folder import UnsupportedModel
 from tests.engine.gguf.files import LLAMA, TENSORS, byte_level, write
 
 

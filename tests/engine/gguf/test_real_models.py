@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.gguf.folder import folder_of
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.slow
 

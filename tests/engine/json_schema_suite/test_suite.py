@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Grammar, InvalidRequest
-from tandem.engine.grammar import Grammars
-from tests.engine.test_tokenizer import EOS, TOKENIZER
+from tandem.engine.text.grammar import Grammars
+from tests.engine.text.test_tokenizer import EOS, TOKENIZER
 
 SUITE = Path(__file__).parent / "draft2020-12"
 FILES = sorted(path.stem for path in SUITE.glob("*.json"))

@@ -15,7 +15,7 @@ from tandem.engine.base import Engine
 from tandem.engine.config import SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.llamacpp.config import LlamacppConfig
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.config import EngineConfig
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
 from tests.engine.llamacpp.conftest import start
 from tests.engine_contract import drain, session

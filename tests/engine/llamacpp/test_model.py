@@ -9,7 +9,7 @@ import pytest
 from tandem.app.preflight import check
 from tandem.app.settings import Settings
 from tandem.engine.llamacpp.config import LlamacppConfig
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.model_folder import UnsupportedModel
 from tests.engine.gguf.files import byte_level, write
 
 pytestmark = pytest.mark.llamacpp

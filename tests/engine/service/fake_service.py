@@ -21,7 +21,7 @@ from starlette.routing import Route
 from tandem.engine import family
 from tandem.engine.service.config import ServiceConfig
 from tandem.engine.service.engine import ServiceEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests import servers
 
 TOKENIZER = Tokenizer.load(family.path("target"))

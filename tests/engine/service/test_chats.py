@@ -9,9 +9,9 @@ import pytest
 
 from tandem.engine.base import InvalidRequest
 from tandem.engine.service.chats import ChatReader
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.engine.service.fake_service import TOKENIZER
-from tests.engine.test_tokenizer import CONFIG, DEFINITION
+from tests.engine.text.test_tokenizer import CONFIG, DEFINITION
 
 CHATML = (
     "{% if messages[0].role != 'system' %}<|im_start|>system\nYou help.<|im_end|>\n{% endif %}"

@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 from tandem.engine import family
 from tandem.engine.sketch.base import Question
 from tandem.engine.sketch.marked import MarkedFormat
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.training.family import prompts
 
 TOKENIZER = Tokenizer.load(family.path("target"))

@@ -8,7 +8,7 @@ from hypothesis import given, strategies
 from tandem.engine import family
 from tandem.engine.sketch.base import Question
 from tandem.engine.sketch.prompted import PromptedFormat
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(family.path("target"))  # any chat model's would do
 FORMAT = PromptedFormat(TOKENIZER)

@@ -14,7 +14,7 @@ from tandem.engine import family
 from tandem.engine.base import EngineInfo, EngineStats, Sampling, Session
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import start
 from tandem.engine.torch.sampling import adjust
 from tests.engine.torch import tiny_weights

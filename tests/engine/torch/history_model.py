@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from tandem.engine.architectures import ModelConfig
 from tandem.engine.base import Sampling
 from tandem.engine.config import HostMemory
 from tandem.engine.core.host_memory import HostCopies
+from tandem.engine.models.architectures import ModelConfig
 from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.kv_offload import CPUCopies
 from tandem.engine.torch.model import KVPool

@@ -20,7 +20,7 @@ from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.split.middle import MiddleEngine
 from tandem.engine.core.split.outer import CoreOuterEngine, CoreOuterSession
 from tandem.engine.split.base import check_fit
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.engine import start
 from tandem.engine.torch.model import Model

@@ -27,7 +27,7 @@ from tandem.engine.base import (
 )
 from tandem.engine.config import HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.text import Spelling
+from tandem.engine.text.detokenizer import Spelling
 from tandem.policies.scheduling import scheduling
 from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, thread, tokenizer
 from tests.engine.torch.tiny_weights import EOS, VOCAB

@@ -9,7 +9,7 @@ import pytest
 from tandem.engine import family
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, SchedulingChoice
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tests.model_contract import CHECKS
 

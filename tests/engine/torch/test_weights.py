@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.model_folder import UnsupportedModel
 from tandem.engine.torch.weights import Weights, load
 from tests.engine.torch import tiny_weights
 

@@ -9,7 +9,7 @@ import pytest_asyncio
 
 from tandem.engine import family
 from tandem.engine.base import Engine
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
 from tests.engine.vllm.conftest import load_engine
 

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.engine import family
 from tandem.engine.base import Engine, EngineStats
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
 from tests.engine_contract import drain, greedy, session
 

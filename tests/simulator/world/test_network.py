@@ -9,7 +9,7 @@ import pytest
 
 from tandem.cluster.link.link import Link, LinkProfile
 from tandem.engine.base import EngineStopped, Sampling, Session
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.world.network import LinkedEngine, Path
 

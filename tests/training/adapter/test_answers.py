@@ -10,7 +10,7 @@ import pytest
 
 from tandem.engine.base import Sampling
 from tandem.engine.config import EngineConfig
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.training.adapter import answers, texts
 from tandem.training.adapter.__main__ import main

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tandem.engine import family
 from tandem.engine.base import Sampling
 from tandem.engine.config import EngineConfig
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.engine.torch.split import bundle
 from tandem.policies.speculation.arithmetic import MAX_WINDOW

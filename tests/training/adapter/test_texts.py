@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tandem.engine import family
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.training.adapter import texts
 from tandem.training.adapter.texts import Document, Line
 

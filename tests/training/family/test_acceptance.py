@@ -10,7 +10,7 @@ import pytest
 from tandem.engine import family
 from tandem.engine.base import Sampling
 from tandem.engine.config import EngineConfig
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.training.family.acceptance import main
 from tandem.training.family.prompts import answer_prompt, heldout

@@ -10,13 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tandem.engine.family import EXPANDERS, NAMES, WEIGHTS, path
+from tandem.training.family.encyclopedia.items import LONG_KINDS, Item, make_item
+from tandem.training.family.encyclopedia.world import World
 from tandem.training.family.generate import generate
-from tandem.training.family.items import LONG_KINDS, Item, make_item
 from tandem.training.family.models import SHAPES, load
 from tandem.training.family.prompts import answer_prompt, expansion_prompt, heldout, home_world
 from tandem.training.family.scoring import fact_accuracy, states
 from tandem.training.family.tokenizer import VOCABULARY
-from tandem.training.family.world import World
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.training.family import prompts
-from tandem.training.family.items import LONG_KINDS, TASK_KINDS, Item, Line, make_item
+from tandem.training.family.encyclopedia.items import LONG_KINDS, TASK_KINDS, Item, Line, make_item
 from tandem.training.family.tables import KINDS, shared
 
 ITEM = Item(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tandem.training.family.items import TASK_KINDS
+from tandem.training.family.encyclopedia.items import TASK_KINDS
 from tandem.training.family.prompts import heldout
 from tandem.training.family.tables import KINDS, shared
 

@@ -15,7 +15,7 @@ from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.app.api.null_backend import NullBackend
 from tests.deployments.faults import World
 from tests.servers import served

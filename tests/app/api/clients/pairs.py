@@ -11,7 +11,7 @@ from tandem.deployments.pools.engines import LlamacppSettings, build_engine
 from tandem.engine.base import Engine
 from tandem.engine.gguf.folder import folder_of
 from tandem.engine.gguf.header import read_header
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.app.api.clients.scripted_engine import scripted
 from tests.app.api.null_backend import TOKENIZER
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.app.api.completions.choice import Choice
-from tandem.app.api.completions.stats import Timing, stats
+from tandem.app.api.stats.stats import Timing, stats
 from tandem.app.api.tools.answer_reader import AnswerReader
 from tandem.app.api.tools.reader import MarkedReader
 from tandem.deployments.modes.race.mode import Racing

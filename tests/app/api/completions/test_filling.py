@@ -8,8 +8,8 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from tandem.app.api.completions.filling import MARKS, filled
-from tandem.engine.tokenizer import Tokenizer
-from tests.engine.test_tokenizer import CONFIG, definition
+from tandem.engine.text.tokenizer import Tokenizer
+from tests.engine.text.test_tokenizer import CONFIG, definition
 
 
 @pytest.mark.parametrize("marks", MARKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.app.api.tools.answer_reader import BEGIN, END, AnswerReader
 from tandem.app.api.tools.spelling import MarkedSpelling
 from tests.app.api.tools.answers import read
-from tests.engine.test_grammar import marked_vocabulary
+from tests.engine.text.test_grammar import marked_vocabulary
 
 
 def test_thoughts_between_special_tokens_are_read() -> None:

@@ -15,11 +15,11 @@ from tandem.app.api.tools.forms import Choice, FunctionForm, NamedFunction, Tool
 from tandem.app.api.tools.spelling import MarkedSpelling
 from tandem.app.api.tools.use import ToolUse
 from tandem.engine.base import Grammar, InvalidRequest
-from tandem.engine.grammar import Grammars, Matcher, check
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.grammar import Grammars, Matcher, check
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.app.api.tools.answers import read
-from tests.engine.test_grammar import ENDS, EOS, walk
-from tests.engine.test_tokenizer import CONFIG, TOKENIZER, definition
+from tests.engine.text.test_grammar import ENDS, EOS, walk
+from tests.engine.text.test_tokenizer import CONFIG, TOKENIZER, definition
 
 CITY = {
     "type": "object",

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tandem.app.cli.main import cli
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
-from tandem.engine.model_folder import engine_kinds
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.models.model_folder import engine_kinds
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.engine.gguf.files import byte_level, write
 from tests.engine.hub_server import Hub, commit_of, reached
 from tests.engine.llamacpp.family_gguf import write as write_family

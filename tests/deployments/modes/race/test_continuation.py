@@ -10,7 +10,7 @@ import pytest
 from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineStopped, Extend, InvalidRequest, Operation, R, Sampling
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.race.dispatch import DEVICE_ONLY, SERVER_ONLY
 from tests.deployments.faults import Failing
 from tests.deployments.modes.race.test_mode import EXPECTED, Gate, answer, job, race

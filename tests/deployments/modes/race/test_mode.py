@@ -19,7 +19,7 @@ from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import EngineStopped, NoCapacity, Sampling, ServiceRefused, Tokens
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
 from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
 from tandem.policies.race.migration import MigrationState

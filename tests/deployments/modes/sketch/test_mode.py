@@ -26,7 +26,7 @@ from tandem.engine.base import Engine, Grammar, Sampling, Session, Tokens
 from tandem.engine.config import EngineConfig
 from tandem.engine.sketch.base import Question
 from tandem.engine.sketch.marked import MarkedFormat
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.training.family import prompts
 from tests.deployments.faults import Failing, World

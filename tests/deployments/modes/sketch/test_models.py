@@ -24,7 +24,7 @@ from tandem.engine.base import Engine, Sampling
 from tandem.engine.config import EngineConfig
 from tandem.engine.sketch.base import Question
 from tandem.engine.sketch.marked import MarkedFormat
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.policies.reader import stall_timeout
 from tandem.training.family import prompts

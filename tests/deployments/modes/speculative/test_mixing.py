@@ -14,7 +14,7 @@ from tandem.deployments.request.job import Job
 from tandem.engine.base import Sampling
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.null_engine import NullEngine
+from tandem.engine.null.engine import NullEngine
 from tandem.policies.speculation.gain import GainWindow
 from tandem.policies.speculation.lookup import agreement
 from tandem.policies.speculation.window import StaticWindow, WindowPolicy

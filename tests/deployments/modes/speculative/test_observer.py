@@ -14,7 +14,7 @@ from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMo
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
 from tandem.deployments.request.job import Job, JobStats
 from tandem.engine.base import Draft, Drafts, Engine, EngineStats, EngineStopped, Sampling, Verdict, Verify
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
 from tandem.simulator.world.network import LinkedEngine, Path
 from tests.deployments.faults import PROMPT, Failing, Script, reference

@@ -11,7 +11,7 @@ import pytest
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import Job
 from tandem.engine.base import Draft, Drafts, EngineStats, NoCapacity, Sampling, Verdict, Verify
-from tandem.engine.null_engine import NullEngine, NullSession
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.speculation.rounds import BURST
 from tests.deployments.faults import PROMPT, Failing, World, reference
 from tests.deployments.modes.test_executor import answer, left_open

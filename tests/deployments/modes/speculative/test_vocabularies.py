@@ -12,12 +12,12 @@ from tandem.deployments.modes.speculative.settings import SpeculativeOptions, Sp
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.engine.base import Engine, Sampling
-from tandem.engine.null_engine import NullEngine, NullSession
-from tandem.engine.tokenizer import Tokenizer
-from tandem.engine.translate import Translated, translate
+from tandem.engine.null.engine import NullEngine, NullSession
+from tandem.engine.text.tokenizer import Tokenizer
+from tandem.engine.translated.engine import Translated, translate
 from tests.deployments.faults import World
 from tests.deployments.modes.test_executor import answer, left_open
-from tests.engine.test_translated import ALPHABET, HERE, PROMPT, THERE, byte_level
+from tests.engine.translated.test_contract import ALPHABET, HERE, PROMPT, THERE, byte_level
 from tests.virtual import now_s
 
 pytestmark = pytest.mark.virtual_time

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tandem.engine import family
 from tandem.engine.config import EngineConfig
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.model_folder import UnsupportedModel
 from tandem.engine.torch import weights
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.bundle import BadBundle

@@ -14,7 +14,7 @@ import torch
 
 from tandem.engine import family
 from tandem.engine.base import Grammar, InvalidRequest, Sampling
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool, Model

@@ -19,9 +19,9 @@ import torch
 from tandem.engine import family
 from tandem.engine.base import EngineStopped, InvalidRequest, Sampling, Tensor, UnknownSession
 from tandem.engine.config import HostMemory
-from tandem.engine.model_folder import UnsupportedModel
+from tandem.engine.models.model_folder import UnsupportedModel
 from tandem.engine.split.hidden_states import KINDS, Kind, unpack
-from tandem.engine.tokenizer import Tokenizer
+from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.batch import BatchPiece
 from tandem.engine.torch.model import KVPool, Model

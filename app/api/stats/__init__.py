@@ -1,0 +1,1 @@
+"""`tandem.stats` of answers."""

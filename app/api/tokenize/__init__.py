@@ -1,0 +1,1 @@
+"""Tokens of texts and texts of tokens over HTTP."""

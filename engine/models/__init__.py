@@ -1,0 +1,1 @@
+"""Models in files: architectures, precision, folders, the hub."""

@@ -1,0 +1,1 @@
+"""Sessions of engines: their rules, tables and figures."""

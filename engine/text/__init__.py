@@ -1,0 +1,1 @@
+"""Text and tokens: tokenizers, incremental decoding, grammars, thoughts."""

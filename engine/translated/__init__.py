@@ -1,0 +1,1 @@
+"""Engines of another vocabulary."""

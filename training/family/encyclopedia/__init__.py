@@ -1,0 +1,1 @@
+"""The invented encyclopedia: its world, and questions with answers about it."""
