@@ -206,7 +206,7 @@ class Choice:
         parts = self._parts
         parts.content += new.content
         parts.reasoning += new.reasoning
-        parts.calls += new.calls
+        parts.add_calls(new.calls)
         if new.content:
             self._scored += self._last_tokens(len(new.content))
         if new.content or new.reasoning or new.calls:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import string
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tandem.app.api.tools.scanner import ObjectScanner
@@ -36,6 +37,14 @@ class Parts:
     content: str = ""
     reasoning: str = ""
     calls: list[CallPart] = field(default_factory=list)
+
+    def add_calls(self, parts: Iterable[CallPart]) -> None:
+        """Add new parts of calls. One call's are joined: some clients read only the first part in a chunk."""
+        for part in parts:
+            if self.calls and self.calls[-1].index == part.index:
+                self.calls[-1].arguments += part.arguments
+            else:
+                self.calls.append(part)
 
 
 class CallReader:
@@ -191,7 +200,7 @@ class MarkedReader(ToolReader):
 
     def _read_call(self, call: CallReader, parts: Parts) -> bool:
         name, arguments, self._text = call.feed(self._text)
-        parts.calls += self.told(name, arguments)
+        parts.add_calls(self.told(name, arguments))
         if call.failed and not call.begun:
             parts.content += self._begin + call.raw
             self._call = None
@@ -250,7 +259,7 @@ class BareReader(ToolReader):
 
     def _read_call(self, call: CallReader, parts: Parts) -> bool:
         name, arguments, self._text = call.feed(self._text)
-        parts.calls += self.told(name, arguments)
+        parts.add_calls(self.told(name, arguments))
         if call.failed and not call.begun:
             self._plain, self._call = True, None
             parts.content += call.raw
@@ -319,7 +328,7 @@ class ListReader(ToolReader):
 
     def _read_call(self, call: CallReader, parts: Parts) -> bool:
         name, arguments, self._text = call.feed(self._text)
-        parts.calls += self.told(name, arguments)
+        parts.add_calls(self.told(name, arguments))
         if call.failed:
             parts.content += "" if call.begun else call.raw
             self._call, self._plain = None, True
@@ -363,7 +372,9 @@ class FencedReader(ToolReader):
         held = "" if self._familiar else self._written()
         parts = [self._family.push(held), self._family.flush()]
         self.calls = self._family.calls
-        return Parts("".join(part.content for part in parts), calls=[c for part in parts for c in part.calls])
+        parts[0].content += parts[1].content
+        parts[0].add_calls(parts[1].calls)
+        return parts[0]
 
     def _written(self) -> str:
         """Return what the answer has been so far, if it has no call."""
@@ -398,7 +409,7 @@ class FencedReader(ToolReader):
 
     def _read_call(self, call: CallReader, parts: Parts) -> bool:
         name, arguments, self._text = call.feed(self._text)
-        parts.calls += self.told(name, arguments)
+        parts.add_calls(self.told(name, arguments))
         if not (call.done or call.failed):
             return False
         if not self.calls:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.app.api.completions.choice import Choice
+from tandem.app.api.completions.objects import joined_calls
 from tandem.app.api.stats.stats import Timing, stats
 from tandem.app.api.tools.answer_reader import AnswerReader
 from tandem.app.api.tools.reader import MarkedReader
@@ -74,9 +75,9 @@ def test_any_cut_is_read_alike(said, cuts, thinks, stop):
     whole, (piece,) = feed(log, [], stop, True, reader=reading(thinks))
     for name in ("text", "reasoning"):
         assert "".join(getattr(p, name) for p in pieces) == getattr(piece, name)
-    assert [call.arguments for p in pieces for call in p.calls if call.arguments] == [
-        call.arguments for call in piece.calls if call.arguments
-    ]
+    calls = joined_calls(call for p in pieces for call in p.calls)
+    assert [call.function.arguments for call in calls] == [call.arguments for call in piece.calls]
+    assert all(len({call.index for call in p.calls}) == len(p.calls) for p in pieces), "a part a call"
     scored = [token for p in pieces for token in p.scored]
     assert scored == piece.scored
     assert choice.reasoning_tokens == whole.reasoning_tokens
