@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 import tandem
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
-LIMIT_S = 300.0  # a notebook; the longest takes a minute on a machine that has little else to do
+LIMIT_S = 900.0  # a notebook; the longest takes a minute on a machine that has little else to do
 
 
 @pytest.mark.slow
