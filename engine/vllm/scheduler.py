@@ -257,9 +257,8 @@ class TandemScheduler(Scheduler):
         if not scheduler_output.has_structured_output_requests:
             return None
         scheduled = (self.requests.get(request_id) for request_id in scheduler_output.num_scheduled_tokens)
-        ids = [
-            r.request_id for r in scheduled if r is not None and not r.is_prefill_chunk
-        ]  # others have ended
+        going_on = [request for request in scheduled if request is not None]
+        ids = [request.request_id for request in going_on if not request.is_prefill_chunk]
         return self._masks.output(self.requests, ids, scheduler_output.scheduled_spec_decode_tokens)
 
     def update_from_output(

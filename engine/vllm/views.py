@@ -77,9 +77,8 @@ class RequestView:
 
     @property
     def wanting(self) -> bool:
-        in_flight = int(
-            self.request.num_output_placeholders
-        )  # steps that run, where vLLM schedules ahead of them
+        # where vLLM schedules ahead, tokens of running steps
+        in_flight: int = self.request.num_output_placeholders
         return self.made + in_flight < self.until
 
     @property
