@@ -59,7 +59,7 @@ class ClosedForm:
     ) -> None:
         if not 2 <= start <= MAX_WINDOW or first < 1 or not 0 <= explore <= 1:
             raise ValueError(
-                f"needs 2 ≤ start ≤ 12, first ≥ 1, 0 ≤ explore ≤ 1, not {start}, {first}, {explore}"
+                f"needs 2 ≤ start ≤ {MAX_WINDOW}, first ≥ 1, 0 ≤ explore ≤ 1, not {start}, {first}, {explore}"
             )
         self._start, self._margin, self._inertia, self._accord = start, margin, inertia, accord
         self._explore = explore

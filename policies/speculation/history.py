@@ -352,7 +352,7 @@ class PairHistory:
     target: statistics shared by the target's pairs; None if there are no others.
     seen: rounds of the pair, forgotten ones included.
     drafting: choice of drafts for sampled answers, where the vocabularies differ.
-    helper: whether the cloud has a drafter of its own for fused rounds; set by whom it serves.
+    helper: whether the cloud has a drafter of its own for fused rounds; the mode sets it.
     """
 
     __slots__ = (
