@@ -260,8 +260,15 @@ class ConnectedDevice(EngineHandler):
         if len(self._requests) + self._entering >= UNDER_WAY:
             raise NoCapacity(f"a device has {UNDER_WAY} requests under way at most", 1.0)
         # Under a number of its own: another device may use the same one.
-        size = 1, wanted.prompt_tokens
-        entry = Entry(secrets.randbits(63), wanted.account, *size, terms, wanted.model, wanted.priority)
+        entry = Entry(
+            secrets.randbits(63),
+            wanted.account,
+            sessions=1,
+            prompt_tokens=wanted.prompt_tokens,
+            terms=terms,
+            model=wanted.model,
+            priority=wanted.priority,
+        )
         self._entering += 1
         try:
             await self._cloud.entrance.enter(entry)
