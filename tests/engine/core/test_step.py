@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from tandem.policies.scheduling.base import (
     scheduling,
 )
 from tandem.policies.scheduling.batching import ChunkedPrefill
+from tests.effort import tried
 from tests.engine.core.core_driver import EOS, VOCAB, Driver, MakeRunner, Q
 from tests.engine.core.plain_runner import PlainRunner
 from tests.engine.torch.history_model import HistoryRunner
@@ -222,7 +224,7 @@ class TorchCoreMachine(CoreMachine):
 
 for _machine in (PlainCoreMachine, TorchCoreMachine):
     _machine.TestCase.settings = settings(
-        max_examples=2 * settings.default.max_examples, stateful_step_count=50
+        max_examples=tried(1, 2) * settings.default.max_examples, stateful_step_count=50
     )
 TestPlainCore, TestTorchCore = PlainCoreMachine.TestCase, TorchCoreMachine.TestCase
 
@@ -236,7 +238,7 @@ TestPlainCore, TestTorchCore = PlainCoreMachine.TestCase, TorchCoreMachine.TestC
     ],
     ids=["one-tier", "two-tiers", "fair", "slow", "slow-in-turns"],
 )
-def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory | None) -> None:
+def test_no_leak_in_thousands_of_operations(make: MakeRunner, host: HostMemory | None) -> None:
     """Random operations, with more sessions than the cache holds; afterwards every block is free."""
     rng = np.random.default_rng(11)
     driver = Driver(
@@ -248,7 +250,8 @@ def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory |
         host=host,
         lookup=3,
     )
-    for turn in range(10_000):
+    turns, part = tried(2_500, 10_000), tried(5, 1)
+    for turn in range(turns):
         kind = rng.choice(["open", "generate", "verify", "draft", "extend", "cancel", "step", "step", "step"])
         if kind == "open" and len(driver.clients) < 10:
             driver.open(PROMPTS[rng.integers(len(PROMPTS))], SAMPLINGS[rng.integers(len(SAMPLINGS))])
@@ -273,14 +276,14 @@ def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory |
             driver.check()
     driver.finish_all()
     stats = driver.core.stats
-    assert stats.preempted > 50, "the cache was never short"
-    assert stats.tokens_from_prefix > 500, "no prefix was ever shared"
+    assert stats.preempted > 50 / part, "the cache was never short"
+    assert stats.tokens_from_prefix > 500 / part, "no prefix was ever shared"
     if host is not None:
-        assert stats.blocks_written > 100, "nothing went to host memory"
-        assert stats.tokens_loaded + stats.tokens_recomputed > 50, "nothing came back"
-    assert stats.tokens_looked_up > 50, "no session looked anything up"
+        assert stats.blocks_written > 100 / part, "nothing went to host memory"
+        assert stats.tokens_loaded + stats.tokens_recomputed > 50 / part, "nothing came back"
+    assert stats.tokens_looked_up > 50 / part, "no session looked anything up"
     assert stats.tokens_found > 0, "no token was found"
-    assert min(driver.done[k] for k in ("generate", "verify", "draft")) > 100
+    assert min(driver.done[k] for k in ("generate", "verify", "draft")) > 100 / part
     for client in list(driver.clients):
         driver.cancel(client)
     driver.check()
@@ -292,8 +295,18 @@ def test_no_leak_in_ten_thousand_operations(make: MakeRunner, host: HostMemory |
     assert stats.opened == stats.cancelled + stats.finished
 
 
-@pytest.mark.parametrize("scheduler", [None, *SCHEDULERS])
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=range(len(SAMPLINGS)))
+def preempting() -> list[Any]:
+    """Return every sampling with every scheduler; all but those with none, with Whim, and a diagonal are slow."""
+    cases = []
+    for row, scheduler in enumerate([None, *SCHEDULERS]):
+        for column, sampling in enumerate(SAMPLINGS):
+            always = scheduler in (None, "whim") or column == row % len(SAMPLINGS)
+            marks = () if always else pytest.mark.slow
+            cases.append(pytest.param(scheduler, sampling, marks=marks, id=f"{column}-{scheduler}"))
+    return cases
+
+
+@pytest.mark.parametrize(("scheduler", "sampling"), preempting())
 def test_preempted_sessions_repeat_their_tokens(
     make: MakeRunner, sampling: Sampling, scheduler: str | None
 ) -> None:
