@@ -2,18 +2,14 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 
 import httpx
 import pytest
-from fastapi import FastAPI
-from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+from openai import AsyncOpenAI
 
-from tests.app.api.null_backend import NullBackend, Standing
+from tests.app.api.null_backend import NullBackend
+from tests.app.api.one_api import NO_CERTIFICATES, api_of, openai_at
 from tests.servers import served
-
-# The certificates that a client loads otherwise, for each test anew, take longer than most of them.
-NO_CERTIFICATES = SSLContext(PROTOCOL_TLS_CLIENT)
 
 
 @pytest.fixture
@@ -25,19 +21,14 @@ async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
 
 
 @pytest.fixture
-async def address(backend: NullBackend, standing: tuple[Standing, FastAPI]) -> AsyncIterator[str]:
-    place, api = standing
-    place.backend = backend
-    async with served(api) as address:
+async def address(backend: NullBackend) -> AsyncIterator[str]:
+    async with served(api_of(backend)) as address:
         yield address
 
 
 @pytest.fixture
 async def openai(address: str) -> AsyncIterator[AsyncOpenAI]:
-    connections = DefaultAsyncHttpxClient(verify=NO_CERTIFICATES, timeout=20)
-    async with AsyncOpenAI(
-        base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=20, http_client=connections
-    ) as client:
+    async with openai_at(address) as client:
         yield client
 
 

@@ -263,16 +263,6 @@ class NullBackend:
             raise self.fail_after[1]
 
 
-class Standing:
-    """A backend that stands for `backend`, so that one API, which takes long to make, serves test after test."""
-
-    def __init__(self) -> None:
-        self.backend = NullBackend()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.backend, name)
-
-
 def events(text: str) -> list[dict[str, Any]]:
     """Return the events of a finished stream; checks their framing."""
     blocks = text.removesuffix("\n\n").split("\n\n")

@@ -14,8 +14,8 @@ from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
 from pydantic import BaseModel, Field, SecretStr
 
-from tandem.app.api.routes import create_api
 from tests.app.api.family_backend import FamilyBackend
+from tests.app.api.one_api import api_of, openai_at
 from tests.servers import served
 
 MESSAGES: Any = [{"role": "user", "content": "Tell me about the town of Marworth."}]
@@ -45,8 +45,8 @@ async def backend(tmp_path: Path) -> AsyncIterator[FamilyBackend]:
 @pytest.fixture
 async def client(backend: FamilyBackend) -> AsyncIterator[AsyncOpenAI]:
     async with (
-        served(create_api(backend, backend)) as address,
-        AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60) as client,
+        served(api_of(backend)) as address,
+        openai_at(address) as client,
     ):
         yield client
 
@@ -64,7 +64,7 @@ async def test_a_response_is_parsed(client: AsyncOpenAI) -> None:
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 async def test_langchain(backend: FamilyBackend, method: Literal["json_schema", "function_calling"]) -> None:
-    async with served(create_api(backend, backend)) as address:
+    async with served(api_of(backend)) as address:
         llm = ChatOpenAI(
             base_url=f"{address}/v1",
             api_key=SecretStr("none"),

@@ -13,10 +13,10 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, pydantic_function_tool
 from pydantic import BaseModel
 
-from tandem.app.api.routes import create_api
 from tandem.engine.base import Grammar
 from tests.app.api.family_backend import FOLDER, FamilyBackend
 from tests.app.api.null_backend import TOKENIZER, NullBackend
+from tests.app.api.one_api import api_of, openai_at
 from tests.servers import served
 
 QUESTION: Any = [{"role": "user", "content": "Does it rain in Paris?"}]
@@ -50,8 +50,8 @@ class weather(BaseModel):
 async def asking(backend: NullBackend) -> AsyncIterator[AsyncOpenAI]:
     await backend.treasury.open()
     async with (
-        served(create_api(backend, backend)) as address,
-        AsyncOpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60) as client,
+        served(api_of(backend)) as address,
+        openai_at(address) as client,
     ):
         yield client
     await backend.treasury.close()
