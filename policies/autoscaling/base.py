@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tandem.policies.base import Registry
@@ -48,12 +49,14 @@ class PoolState:
     target: number of replicas decided last, starting ones included.
     replicas: running replicas.
     waiting: requests without a replica, which wait for room or for the first replica.
+    start_s: seconds that the latest starts took, until a replica's first report; None if none was seen.
     """
 
     now_s: float
     target: int
     replicas: tuple[ReplicaState, ...] = ()
     waiting: float = 0.0
+    start_s: float | None = None
 
 
 class AutoscalingPolicy(Protocol):
@@ -81,6 +84,31 @@ class Bounds:
     to_zero_delay_s: float = 300.0
 
 
+class Starts:
+    """How long starts take, seen from targets and reports. seconds: mean of late; None before the first."""
+
+    NEW = 0.3
+    """Weight of a new one."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+        self._asked: deque[float] = deque()  # when those that are starting were asked for, oldest first
+        self._running = 0
+
+    def see(self, now_s: float, target: int, running: int) -> None:
+        """Note the present target, and how many replicas report."""
+        for _ in range(running - self._running):
+            if self._asked:
+                took_s = now_s - self._asked.popleft()
+                before_s = took_s if self.seconds is None else self.seconds
+                self.seconds = before_s + self.NEW * (took_s - before_s)
+        self._running = running
+        while len(self._asked) < target - running:
+            self._asked.append(now_s)
+        while len(self._asked) > max(0, target - running):
+            self._asked.pop()
+
+
 class Autoscaler:
     """Decides for one pool, with the bounds and delays of Ray Serve's autoscaling. The policy must ask for a change
     throughout the delay; its latest figure then counts. The last replica is removed alone."""
@@ -89,10 +117,13 @@ class Autoscaler:
         self._policy, self._bounds = policy, bounds
         self._direction = 0  # of the change that the policy asks for: −1, 0, 1
         self._since_s = 0.0
+        self._starts = Starts()
 
     def decide(self, pool: PoolState) -> int:
-        """Return the number of replicas from now on."""
+        """Return the number of replicas from now on. The policy is told how long starts have taken."""
         bounds = self._bounds
+        self._starts.see(pool.now_s, pool.target, len(pool.replicas))
+        pool = replace(pool, start_s=self._starts.seconds)
         if not pool.replicas:
             self._direction = 0
             wanted = max(pool.target, 1 if pool.waiting else 0)  # at once: none serves meanwhile

@@ -53,8 +53,8 @@ class Work:
         decode = self._decode.of(pool.now_s, {r.name: r.generated for r in replicas})
         decode = max(decode, sum(r.reading for r in replicas))
         sessions = sum(r.sessions for r in replicas)
-        base_s, token_s = _step_times(replicas)
-        work = prefill * token_s + decode * (token_s + base_s / _width(replicas))
+        base_s, token_s = step_times(replicas)
+        work = prefill * token_s + decode * (token_s + base_s / width(replicas))
         backlog_s = sum(r.backlog * r.token_s for r in replicas)
         if sessions and pool.waiting:  # assume that waiting requests resemble the running ones
             backlog_s *= 1 + pool.waiting / sessions
@@ -69,13 +69,13 @@ class Work:
         return max(min(needed, sessions + pool.waiting), 1.0)  # further replicas would have no session
 
 
-def _step_times(replicas: tuple[ReplicaState, ...]) -> tuple[float, float]:
+def step_times(replicas: tuple[ReplicaState, ...]) -> tuple[float, float]:
     """Return mean base_s and token_s of the replicas that have worked; the others have not learnt theirs yet."""
     worked = [r for r in replicas if r.prefilled or r.generated] or replicas
     return sum(r.base_s for r in worked) / len(worked), sum(r.token_s for r in worked) / len(worked)
 
 
-def _width(replicas: tuple[ReplicaState, ...]) -> float:
+def width(replicas: tuple[ReplicaState, ...]) -> float:
     """Return how many sessions share a step of a full replica, limited by places and KV cache."""
     places = sum(r.places for r in replicas) / len(replicas)
     sessions, wanted = sum(r.sessions for r in replicas), sum(r.kv_wanted for r in replicas)

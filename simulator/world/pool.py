@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from tandem.deployments.pools.autoscaling import EVERY_S, replica_state
-from tandem.policies.autoscaling import PoolState
+from tandem.deployments.pools.autoscaling import EVERY_S
+from tandem.policies.autoscaling import Autoscaler, PoolState, ReplicaState
 from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config.servers import TargetGroup
-from tandem.simulator.world.server import SimulatedServer
 
 
-class SimulatedCloud(Protocol):
+class PooledServer(Protocol):
+    """A server of a pool.
+
+    name: unique name.
+    group: number of its group.
+    up: whether it takes requests.
+    alive: whether it answers.
+    """
+
+    up: bool
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def open_sessions(self) -> int: ...
+
+    def state(self, places: int) -> ReplicaState:
+        """Return what it reports for autoscaling. places: most sessions in a step."""
+        ...
+
+
+S = TypeVar("S", bound=PooledServer)
+
+
+class SimulatedCloud(Protocol[S]):
     """Source of servers. servers: all of them, ended ones included."""
 
     loop: VirtualLoop
 
     @property
-    def servers(self) -> Sequence[SimulatedServer]: ...
+    def servers(self) -> Sequence[S]: ...
 
-    def add_server(self, g: int) -> SimulatedServer:
+    def add_server(self, g: int) -> S:
         """Add a server of a group, which is up at once."""
         ...
 
-    async def end(self, server: SimulatedServer) -> None:
+    async def end(self, server: S) -> None:
         """End a server."""
         ...
 
@@ -37,28 +67,34 @@ class SimulatedCloud(Protocol):
         ...
 
 
-class ServerPool:
-    """One group. Every second, while there is anything to decide, it adjusts the number of servers to the
-    autoscaler's.
+class ServerPool(Generic[S]):
+    """One group. Every second from the first request on it adjusts the number of servers to the autoscaler's, which may
+    foresee requests when there are none.
 
     target: that number, starting ones included.
     """
 
-    def __init__(self, cloud: SimulatedCloud, g: int, group: TargetGroup, places: int) -> None:
-        """g: the group's number; places: most sessions in a step."""
+    def __init__(
+        self,
+        cloud: SimulatedCloud[S],
+        g: int,
+        group: TargetGroup,
+        places: int,
+        autoscaler: Autoscaler | None = None,
+    ) -> None:
+        """g: the group's number; places: most sessions in a step; autoscaler: in place of the group's."""
         assert group.autoscaling is not None
         self._cloud, self._g, self._group, self._places = cloud, g, group, places
-        self._autoscaler = group.autoscaling.autoscaler()
-        self._least = group.autoscaling.min_replicas
+        self._autoscaler = autoscaler or group.autoscaling.autoscaler()
         self.target = group.initial_count
         self._starting: list[tuple[float, Handle]] = []  # since when, oldest first
-        self._draining: dict[SimulatedServer, float] = {}  # until when at most
-        self._since_s: dict[SimulatedServer, float] = {server: 0.0 for server in self.up}
+        self._draining: dict[S, float] = {}  # until when at most
+        self._since_s: dict[S, float] = {server: 0.0 for server in self.up}
         self._spent_s = 0.0  # by ended ones
         self._deciding: Handle | None = None
 
     @property
-    def up(self) -> list[SimulatedServer]:
+    def up(self) -> list[S]:
         """Servers that take requests, oldest first."""
         return [server for server in self._cloud.servers if server.group == self._g and server.up]
 
@@ -79,12 +115,10 @@ class ServerPool:
         now_s, up, waiting = self._cloud.loop.time(), self.up, self._cloud.waiting(self._group.pool)
         for server in up:  # another may have been added
             self._since_s.setdefault(server, now_s)
-        states = tuple(replica_state(s.endpoint.name, s.stats(), self._places) for s in up)
+        states = tuple(server.state(self._places) for server in up)
         self.target = self._autoscaler.decide(PoolState(now_s, self.target, states, waiting))
         self._follow_target()
-        busy = waiting or self._starting or self._draining or any(server.open_sessions for server in up)
-        if busy or self.target > self._least:
-            self.wake()
+        self.wake()
 
     def _follow_target(self) -> None:
         """Start missing servers, also in place of dead ones; drain surplus ones, the newest first."""
@@ -105,7 +139,7 @@ class ServerPool:
         self._since_s[self._cloud.add_server(self._g)] = since_s
         self._cloud.refresh()
 
-    def _drain(self, server: SimulatedServer) -> None:
+    def _drain(self, server: S) -> None:
         server.up = False
         self._draining[server] = self._cloud.loop.time() + self._group.drain_s
         self._cloud.refresh()
@@ -121,6 +155,6 @@ class ServerPool:
         for server in [server for server in self._since_s if not server.alive]:
             self._forget(server)
 
-    def _forget(self, server: SimulatedServer) -> None:
+    def _forget(self, server: S) -> None:
         if (since_s := self._since_s.pop(server, None)) is not None:
             self._spent_s += self._cloud.loop.time() - since_s

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tandem.deployments.pools.autoscaling import replica_state
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.engine.base import Engine, EngineStats
+from tandem.engine.base import Engine
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.split.pipeline import Pipeline
+from tandem.policies.autoscaling import ReplicaState
 from tandem.simulator.engines.engine import Hardware
 from tandem.simulator.world.network import Path
 
@@ -37,16 +39,20 @@ class SimulatedServer:
     up: bool = True
     alive: bool = True
 
+    @property
+    def name(self) -> str:
+        return self.endpoint.name
+
     async def kill(self) -> None:
         """End its process; callers lose the connection."""
         self.up = self.alive = False
         await self.core.close()
 
-    def stats(self) -> EngineStats:
-        """Return the statistics that it reports for autoscaling."""
+    def state(self, places: int) -> ReplicaState:
+        """Return what it reports for autoscaling. places: most sessions in a step."""
         stats = self.core.gauges()
         stats.sessions = self.open_sessions
-        return stats
+        return replica_state(self.name, stats, places)
 
     @property
     def open_sessions(self) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.serve.autoscaling_policy import _apply_delay_logic
 from ray.serve.config import AutoscalingConfig
 
 from tandem.policies.autoscaling import Autoscaler, Bounds, PoolState, ReplicaState
+from tandem.policies.autoscaling.base import Starts
 
 ONE = (ReplicaState("a"),)
 
@@ -85,3 +87,35 @@ def test_replicas_that_say_nothing_are_left_alone() -> None:
     """Silent replicas are starting, or their numbers are late: their load is unknown."""
     scaler = Autoscaler(Wishes(), Bounds(0, 9, downscale_delay_s=0.0))
     assert scaler.decide(PoolState(0.0, 4)) == 4
+
+
+def test_a_start_takes_from_the_decision_to_the_first_report() -> None:
+    starts = Starts()
+    starts.see(0.0, 1, 1)
+    assert starts.seconds is None
+    starts.see(10.0, 3, 1)
+    starts.see(25.0, 2, 1)  # one is no longer wanted
+    starts.see(40.0, 2, 2)
+    assert starts.seconds == 30.0
+    starts.see(50.0, 1, 1)
+    starts.see(60.0, 2, 1)
+    starts.see(100.0, 2, 2)
+    assert starts.seconds == pytest.approx(33.0)
+
+
+def test_a_policy_is_told_how_long_starts_take() -> None:
+    class Curious(Wishes):
+        told: float | None = None
+
+        def desired(self, pool: PoolState) -> float:
+            self.told = pool.start_s
+            return self.next
+
+    policy = Curious()
+    scaler = Autoscaler(policy, Bounds(1, 9))
+    policy.next = 2.0
+    assert scaler.decide(PoolState(0.0, 1, ONE)) == 2
+    assert policy.told is None
+    scaler.decide(PoolState(1.0, 2, ONE))
+    scaler.decide(PoolState(21.0, 2, (*ONE, ReplicaState("b"))))
+    assert policy.told == 20.0

@@ -1,0 +1,107 @@
+"""Replicas for the work to come."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
+from tandem.policies.autoscaling.forecast import Forecasts, History
+
+TOKEN_S = 1e-3
+SEASON_S = 600.0
+START_S = 30.0
+
+
+def sizes(rate: Callable[[float], float], seconds: int, **parameters: float) -> list[float]:
+    """Return what is wanted second by second; rate: replica-seconds of prompts that arrive per second."""
+    policy = autoscaling.create(
+        "forecast", load=1.0, season_s=SEASON_S, start_s=START_S, sample_s=5.0, window_s=5.0, **parameters
+    )
+    prefilled, wanted = 0.0, []
+    for second in range(seconds):
+        prefilled += rate(float(second)) / TOKEN_S
+        state = ReplicaState(
+            "a", sessions=99, prefilled=prefilled, kv_capacity=1e6, places=99, token_s=TOKEN_S, base_s=0.01
+        )
+        wanted.append(policy.desired(PoolState(float(second), 1, (state,))))
+    return wanted
+
+
+def wave(second: float) -> float:
+    """Four replicas' work, and one's at the trough."""
+    return 2.5 - 1.5 * math.cos(2 * math.pi * second / SEASON_S)
+
+
+BURSTS = [random.Random(5).uniform(0, 1800) for _ in range(40)]
+
+
+def bursts(second: float) -> float:
+    """Four replicas' work for 15 seconds, at any time."""
+    return 4.0 if any(begin <= second < begin + 15 for begin in BURSTS) else 0.0
+
+
+def test_an_even_load_needs_no_spares() -> None:
+    assert sizes(lambda _: 3.0, 900)[-1] == pytest.approx(3.0, rel=0.05)
+
+
+def test_replicas_are_there_when_the_season_brings_the_work() -> None:
+    """From the second day on there are enough for the work of a start's time later, and hardly more."""
+    wanted = sizes(wave, 1800, cover=1.0)
+    day = range(1200, 1800 - int(START_S), 5)
+    assert all(wanted[t] >= 0.95 * wave(t + START_S) for t in day)
+    paid = sum(wanted[t] for t in day) / sum(max(wave(t), wave(t + START_S)) for t in day)
+    assert paid < 1.15
+
+
+def test_bursts_that_outrun_a_start_keep_their_replicas() -> None:
+    """What comes and goes faster than a replica starts has them between the bursts, too."""
+    wanted = sizes(bursts, 1800, cover=0.97)
+    quiet = [wanted[second] for second in range(900, 1800) if not bursts(second)]
+    assert sum(quiet) / len(quiet) >= 3.0
+
+
+def test_less_cover_is_fewer_replicas() -> None:
+    less, more = (sum(sizes(bursts, 1500, cover=cover)[900:]) for cover in (0.5, 0.95))
+    assert less < more
+
+
+def test_without_a_season_it_follows_the_load() -> None:
+    """In the first day there is none yet."""
+    wanted = sizes(lambda second: 1.0 if second < 200 else 3.0, 400)
+    assert wanted[190] == pytest.approx(1.0, rel=0.05)
+    assert wanted[399] >= 2.9
+
+
+def test_nothing_to_do_is_nothing() -> None:
+    policy = autoscaling.create("forecast")
+    idle = ReplicaState("a", kv_capacity=1e6, places=99, token_s=TOKEN_S)
+    assert [policy.desired(PoolState(float(t), 1, (idle,))) for t in range(30)][-1] == 0.0
+
+
+def test_a_pool_that_was_empty_had_no_work_meanwhile() -> None:
+    forecasts = Forecasts(0.9, SEASON_S, 1)
+    for second in range(0, 300, 5):
+        forecasts.note(float(second), 2.0, START_S)
+    before = forecasts.needed
+    forecasts.note(900.0, 2.0, START_S)
+    assert forecasts.needed < before
+
+
+def test_the_latest_numbers_by_hand() -> None:
+    history = History(3)
+    for number in range(10):
+        history.add(float(number))
+        assert list(history.all()) == [float(n) for n in range(max(0, number - 2), number + 1)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"cover": 0.0}, {"cover": 1.5}, {"season_s": 0}, {"seasons": 0}, {"sample_s": 0}, {"start_s": 0}],
+)
+def test_parameters_make_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be above 0"):
+        autoscaling.create("forecast", **wrong)
