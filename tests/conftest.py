@@ -31,7 +31,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 settings.register_profile(
     "all", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
 )
-settings.register_profile("few", settings.get_profile("all"), max_examples=40)
+settings.register_profile("few", settings.get_profile("all"), max_examples=20)
 settings.register_profile(
     "nightly", settings.get_profile("all"), derandomize=False, print_blob=True, max_examples=400
 )

@@ -14,7 +14,7 @@ from pkgutil import walk_packages
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem import policies
@@ -34,6 +34,7 @@ from tandem.policies.split import LinearDelay
 from tandem.policies.split.chunking import ChunkState, chunking
 from tandem.policies.split.drafting import DraftRound, DraftState, Learning, drafting
 from tandem.policies.split.parallel_drafting import Ahead, WaitState, parallel_drafting
+from tests.effort import tried
 from tests.policies.routing.test_collaboration import MODES, devices_
 from tests.policies.scheduling.test_batching import demands_
 from tests.policies.scheduling.test_policies import loads
@@ -360,6 +361,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize(("family", "name"), EVERY)
+@settings(max_examples=tried(10, settings.default.max_examples))
 @given(data=st.data())
 def test_decisions_are_valid_repeatable_and_change_nothing(
     family: Family, name: str, data: st.DataObject

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import product
 from random import Random
 
 import pytest
@@ -91,9 +92,14 @@ def at_once(
     return world, clients.answers
 
 
-@pytest.mark.parametrize("dispatch", ["disco", "stochastic", "server", "device"])
-@pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("budget", [0.0, 0.1, 0.5])
+DISPATCHES = ("disco", "stochastic", "server", "device")
+CASES = list(product((0.0, 0.1, 0.5), Side, DISPATCHES))
+
+
+@pytest.mark.parametrize(
+    ("budget", "side", "dispatch"),
+    [pytest.param(*case, marks=pytest.mark.slow if n % 3 else ()) for n, case in enumerate(CASES)],
+)
 def test_fifty_at_once_overspend_nothing(budget: float, side: Side, dispatch: str) -> None:
     world, answers = at_once(budget, side, dispatch)
     used = [answer.stats.used for answer in answers if answer.stats is not None]

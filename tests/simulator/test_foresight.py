@@ -112,7 +112,9 @@ CASES: dict[str, dict[str, Any]] = {
 KNOWING = config(mode="cloud", **_with(CROWDED, "engine", scheduling={"name": "buffer_aware"}))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if n % 3 else ()) for n, case in enumerate(CASES)]
+)
 def test_4_what_comes_later_changes_no_earlier_decision(case: str) -> None:
     families = _check(config(**CASES[case]))
     for family in FAMILIES:

@@ -11,6 +11,7 @@ from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.results.analysis import Result
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
+from tests.effort import slow_after
 from tests.simulator.configurations import config
 
 SERVICE_S = 0.02
@@ -27,7 +28,7 @@ def single_server(arrivals_s: np.ndarray) -> Result:
     return simulate(made, requests=[Request(float(at_s), 1, 1) for at_s in arrivals_s])
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", slow_after(1, [0.8, 0.5]))
 def test_the_wait_of_single_steps_is_that_of_an_m_d_1_queue(load: float) -> None:
     gaps_s = np.random.default_rng(17).exponential(SERVICE_S / load, 6000)
     result = single_server(np.cumsum(gaps_s))
@@ -69,7 +70,7 @@ def test_fcfs_that_keeps_room_for_all_that_clients_allow_preempts_nobody(gap_s: 
     assert firsts_s == sorted(firsts_s)
 
 
-@pytest.mark.parametrize(("alpha", "window"), [(0.5, 2), (0.8, 4), (0.9, 8)])
+@pytest.mark.parametrize(("alpha", "window"), slow_after(1, [(0.8, 4), (0.5, 2), (0.9, 8)]))
 def test_a_round_yields_as_many_tokens_as_the_closed_form_says(alpha: float, window: int) -> None:
     """1 + α + … + α^γ, with each draft accepted independently (Leviathan et al. 2023, equation 1)."""
     bits = (np.random.default_rng(1).random(20_000) < alpha).astype(np.uint8).tobytes()

@@ -13,6 +13,7 @@ from tandem.policies.race.dispatch import Side
 from tandem.simulator.results.analysis import Result
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
+from tests.effort import slow_after
 from tests.simulator.configurations import config
 
 SERVER = {"model": "t", "measured": {"base_s": 0.1, "token_s": 0.0, "context_s": 0.0}}
@@ -113,7 +114,7 @@ def test_it_stays_where_it_is_cheapest() -> None:
 
 
 @pytest.mark.parametrize("exchange_rate", [0.0, 1.0])  # the server is constrained, or the device is
-@pytest.mark.parametrize("share", [0.2, 0.6])
+@pytest.mark.parametrize("share", slow_after(1, [0.2, 0.6]))
 def test_the_budget_is_kept(share: float, exchange_rate: float) -> None:
     rng = np.random.default_rng(5)
     requests = [request(int(n), 2, 20.0 * i) for i, n in enumerate(rng.integers(1, 200, 1500))]
@@ -129,7 +130,7 @@ def test_the_budget_is_kept(share: float, exchange_rate: float) -> None:
         assert sum(each.server_in for each in used) == spent
 
 
-@pytest.mark.parametrize("exchange_rate", [0.0, 1.0])
+@pytest.mark.parametrize("exchange_rate", slow_after(1, [0.0, 1.0]))
 def test_disco_beats_chance_at_the_same_budget(exchange_rate: float) -> None:
     rng = np.random.default_rng(11)
     requests = [request(int(n), 2, 20.0 * i) for i, n in enumerate(rng.lognormal(3.5, 0.8, 800) + 1)]

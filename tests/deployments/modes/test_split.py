@@ -48,6 +48,7 @@ from tandem.policies.split.parallel_drafting import (
 )
 from tests.deployments.faults import Failing, World
 from tests.deployments.modes.test_executor import left_open
+from tests.effort import slow_after
 from tests.engine.torch.engines import handled
 from tests.engine.torch.split_parts import Parts, model_folder
 from tests.engine_contract import LANGUAGE, ruled
@@ -112,7 +113,7 @@ async def nothing_is_left(world: World, parts: Parts) -> None:
     assert (await parts.outer.stats()).sessions == 0
 
 
-@pytest.mark.parametrize("adapter", [None, 0.0])
+@pytest.mark.parametrize("adapter", slow_after(1, [0.0, None]))
 async def test_greedy_answers_are_the_whole_models(adapter: float | None, tmp_path: Path) -> None:
     """Use every combination of policies."""
     async with made(tmp_path, adapter=adapter) as parts:
@@ -202,11 +203,17 @@ async def test_a_middle_in_stages(tmp_path: Path) -> None:
         await outer.close()
 
 
-STAGES = [("open", 0), *(("forward", after) for after in (0, 1, 3, 6, 8, 9, 12)), ("cancel", 0)]
+STAGES = [
+    ("open", 0),
+    ("forward", 3),
+    ("forward", 9),
+    *(("forward", n) for n in (0, 1, 6, 8, 12)),
+    ("cancel", 0),
+]
 """Operations of a prompt of 36 tokens in chunks of 7: there are 5, and then rounds."""
 
 
-@pytest.mark.parametrize(("operation", "after"), STAGES)
+@pytest.mark.parametrize(("operation", "after"), slow_after(3, STAGES))
 async def test_another_middle_goes_on_where_one_is_lost(operation: str, after: int, tmp_path: Path) -> None:
     """While a session is opened, a chunk or a draft is computed: the device goes on as if nothing had been."""
     async with made(tmp_path) as parts:
@@ -323,7 +330,7 @@ class Stall:
             await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("forwards", [0, 2, 8])
+@pytest.mark.parametrize("forwards", slow_after(1, [2, 0, 8]))
 async def test_a_middle_that_keeps_one_waiting_is_lost(forwards: int, tmp_path: Path) -> None:
     async with made(tmp_path) as parts:
         expected = await parts.answer(LONG, GREEDY)
@@ -355,7 +362,7 @@ async def test_cancelling_reaches_both_sides(forwards: int, tmp_path: Path) -> N
         await nothing_is_left(world, parts)
 
 
-@pytest.mark.parametrize("name", list(scheduling))
+@pytest.mark.parametrize("name", slow_after(2, sorted(scheduling)))
 async def test_a_small_middle_is_shared_as_its_policy_says(name: str, tmp_path: Path) -> None:
     """Sessions give way to one another there, and no device is asked for anything again."""
     crowded = {"kv_blocks": 24, "max_running": 2, "scheduling": {"name": name}}
@@ -380,7 +387,7 @@ SAMPLINGS = [
 ]
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", slow_after(2, reversed(SAMPLINGS)))
 async def test_what_a_client_asks_for_means_what_it_means_elsewhere(
     sampling: Sampling, tmp_path: Path
 ) -> None:
@@ -405,7 +412,7 @@ async def test_sampling_is_the_devices(tmp_path: Path) -> None:
             assert ids_of(deltas) == expected.ids
 
 
-@pytest.mark.parametrize("name", ["hat", "fixed", "whole"])
+@pytest.mark.parametrize("name", slow_after(1, ["hat", "fixed", "whole"]))
 async def test_the_last_chunk_goes_with_the_first_round(name: str, tmp_path: Path) -> None:
     """The chunk's rows and the last prompt token's are computed in one step, and no draft is waited for."""
     async with made(tmp_path) as parts:

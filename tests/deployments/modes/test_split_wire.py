@@ -170,7 +170,7 @@ async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [kind if kind in ("float32", "int8") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+    [kind if kind == "float32" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
 )
 async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_property: Report) -> None:
     """Answer greedily with the embedded target: float32 is exact; the others are smaller, and may differ."""

@@ -29,6 +29,7 @@ from tandem.engine.config import HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.text.detokenizer import Spelling
 from tandem.policies.scheduling import scheduling
+from tests.effort import slow_after
 from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, thread, tokenizer
 from tests.engine.torch.tiny_weights import EOS, VOCAB
 from tests.engine_contract import CHECKS, GRAMMATICAL, close_ends_it, exhaust
@@ -136,7 +137,7 @@ async def test_many_sessions_at_once(engines: Engines) -> None:
     assert stats.step_s > 0
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.5])
+@pytest.mark.parametrize("temperature", slow_after(1, [0.7, 1.5]))
 async def test_chance_repeats_whatever_shares_the_batch(engines: Engines, temperature: float) -> None:
     """Alone in a large cache, and among others in a small one that preempts; also continued from a log."""
     samplings = [
@@ -588,7 +589,7 @@ async def test_more_sessions_than_places(engines: Engines) -> None:
     assert all(ids == outputs[0] and len(ids) == 4 for ids in outputs)
 
 
-@pytest.mark.parametrize("policy", list(scheduling))
+@pytest.mark.parametrize("policy", slow_after(2, sorted(scheduling)))
 async def test_whoever_gives_way_says_the_same(engines: Engines, policy: str) -> None:
     """Three times as many sessions as may run, over a cache that holds a few, and a slow link to host memory."""
     engine = engines.start(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tandem.engine.base import Sampling
+from tests.effort import slow_after
 from tests.engine.torch.engines import Engines, collect, tokenizer
 from tests.engine.torch.tiny_weights import EOS, VOCAB
 from tests.engine_contract import BEFORE, LANGUAGE, begins, drain, ruled, session
@@ -96,7 +97,7 @@ async def test_penalties_come_before_the_grammar(engines: Engines) -> None:
         assert (await collect(s))[0] == list(output)
 
 
-@pytest.mark.parametrize("drafts", ["none", "ruled", "free", "points"])
+@pytest.mark.parametrize("drafts", slow_after(2, ["none", "ruled", "free", "points"]))
 async def test_samples_as_likely_as_the_model_says(engines: Engines, drafts: str) -> None:
     """The first two tokens, decoded, or verified after drafts that follow the grammar, do not, or come without their
     distribution."""

@@ -22,7 +22,19 @@ async def engine() -> AsyncIterator[Engine]:
     await made.close()
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+LONG = {
+    "verifies_as_likely_as_the_model_says",
+    "samples_as_likely_as_the_model_says",
+    "whoever_gives_way_says_the_same",
+}
+"""Checks that small models have in `make test`, too, in `test_engine` and `test_verification`."""
+
+
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(c, marks=pytest.mark.slow if c.__name__ in LONG else ()) for c in CHECKS],
+    ids=lambda check: check.__name__,
+)
 async def test_model_contract(check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine) -> None:
     question = [{"role": "user", "content": "Tell me about the town of Marworth."}]
     await check(engine, Tokenizer.load(family.path("target")).render_chat(question))

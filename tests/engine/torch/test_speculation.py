@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandem.engine.base import Engine, Sampling
+from tests.effort import slow_after
 from tests.engine.torch.engines import Engines, collect, tokenizer
 from tests.engine.torch.tiny_weights import VOCAB
 
@@ -75,7 +76,7 @@ class Rounds:
 
 
 @pytest.mark.parametrize("drafter", [1, 2], ids=["like the target", "unlike it"])
-@pytest.mark.parametrize("gamma", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("gamma", slow_after(1, [3, 1, 2, 5, 8]))
 async def test_greedy_is_token_for_token_the_targets(engines: Engines, gamma: int, drafter: int) -> None:
     """Use penalties, stop tokens and stop strings, or none; also a window that varies."""
     target, other = engines.made[0], engines.made[drafter]
@@ -126,7 +127,7 @@ async def test_every_length_of_output_against_every_window(engines: Engines) -> 
             assert result == (whole[: at + 1], "length" if at == 11 and token != whole[at] else "stop")
 
 
-@pytest.mark.parametrize("with_probs", [True, False], ids=["distributions", "point masses"])
+@pytest.mark.parametrize("with_probs", slow_after(1, [True, False]), ids=["distributions", "point masses"])
 async def test_sampled_rounds_repeat_themselves(engines: Engines, with_probs: bool) -> None:
     """Equal seeds and windows, equal output, at every length of output: alone, and beside 20 others."""
     target, other = engines.made[:2]

@@ -21,6 +21,7 @@ from tandem.engine.torch import verification
 from tandem.engine.torch.rng import Purpose, uniforms
 from tandem.engine.torch.sampling import distributions, draw, sparse
 from tandem.engine.torch.verification import Window, verify
+from tests.effort import slow_after
 
 N = 20_000
 LEVEL = 0.001
@@ -210,7 +211,7 @@ def slow(*case: object) -> object:
     return pytest.param(*case, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_after(1, reversed(SETTINGS)))
 @pytest.mark.parametrize("gammas", [slow((1,)), slow((2,)), (3, 0, 1)], ids=str)
 def test_joint_distribution_of_the_first_three_tokens(name: str, gammas: tuple[int, ...]):
     output = speculate(verify, SETTINGS[name], gammas, 3)
@@ -222,7 +223,7 @@ def test_joint_distribution_with_point_masses():
     assert joint_p_value(speculate(verify, SETTINGS["plain"], (2,), 3, True), SETTINGS["plain"]) > LEVEL
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", slow_after(1, WRONG))
 def test_a_wrong_verifier_is_found_out(wrong: Verifier):
     """The negative control: the same samples and statistic tell a biased verifier."""
     assert joint_p_value(speculate(wrong, SETTINGS["plain"], (2,), 2), SETTINGS["plain"]) < LEVEL
@@ -264,7 +265,7 @@ KINDS = ["random", "disjoint in part", "equal", "near"]
 
 
 @pytest.mark.parametrize("stated", [True, False], ids=["distributions", "point masses"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_after(2, KINDS))
 def test_one_token_is_the_targets(kind: str, stated: bool):
     p, q = pair(kind)
     tokens = one_token(verify, p, q, stated)

@@ -40,6 +40,7 @@ from tandem.engine.translated.engine import Translated, translate, unfinished_by
 from tandem.engine.validation import checked_probs
 from tandem.training.family.prompts import answer_prompt, heldout
 from tests import engine_contract
+from tests.effort import slow_after
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
 from tests.engine.translated.test_engine import OTHER, TARGET, TEXTS, check_every_cut
@@ -280,7 +281,9 @@ class Knows(NullEngine):
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-@pytest.mark.parametrize(("here", "there"), [(TARGET, OTHER), (OTHER, TARGET)], ids=["other", "target"])
+@pytest.mark.parametrize(
+    ("here", "there"), slow_after(1, [(TARGET, OTHER), (OTHER, TARGET)]), ids=["other", "target"]
+)
 async def test_an_answer_goes_on_at_every_cut(here: Tokenizer, there: Tokenizer, text: str) -> None:
     """A log that ends in half a character or half a word is taken over, and ends as this side's own would."""
     engine = Translated(Knows(text, there), here, there)

@@ -19,6 +19,7 @@ from tandem.policies.split.drafting import (
     Threshold,
     drafting,
 )
+from tests.effort import tried
 
 COSTS = DraftState(left=100, draft_s=0.015, token_s=0.005, round_s=0.1)
 
@@ -98,10 +99,10 @@ def test_looking_one_token_ahead_finds_the_best_length(round_s: float, cost_s: f
     assert rates[len(made)] == pytest.approx(max(rates), rel=1e-6)
 
 
-def tokens_per_s(policy: DraftingPolicy, state: DraftState, bias: float, rounds: int = 4000) -> float:
+def tokens_per_s(policy: DraftingPolicy, state: DraftState, bias: float) -> float:
     """A drafter whose tokens are accepted as often as it says, to the power of `bias`."""
     random, tokens, seconds = Random(5), 0, 0.0
-    for _ in range(rounds):
+    for _ in range(tried(2000, 4000)):
         chances = [random.random() ** 0.3 for _ in range(MAX_WINDOW)]
         made = draft(policy, chances, state)
         accepted = next((n for n, chance in enumerate(made) if random.random() >= chance**bias), len(made))

@@ -30,7 +30,11 @@ def test_attention_that_grows_is_seen() -> None:
 
 @pytest.mark.parametrize(
     ("name", "model", "rate_per_s"),
-    [("4xA100", "Llama-2-70B", 1.3), ("H100", "Llama-3.1-8B", 5.0), ("RTX4090", "Llama-3.1-8B", 2.1)],
+    [
+        ("4xA100", "Llama-2-70B", 1.3),
+        pytest.param("H100", "Llama-3.1-8B", 5.0, marks=pytest.mark.slow),
+        pytest.param("RTX4090", "Llama-3.1-8B", 2.1, marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_derived_is_nearly_the_best_of_a_sweep(name: str, model: str, rate_per_s: float) -> None:
     """About 60 % load, prompts of a thousand tokens; the end of the last answer weighs in the rate of a run this

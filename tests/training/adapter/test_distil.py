@@ -25,6 +25,7 @@ from tandem.training.adapter.distil import (
     kept_bytes,
     lessons,
 )
+from tests.effort import slow_after
 from tests.engine.torch import tiny
 
 
@@ -47,7 +48,9 @@ def test_the_engine_drafts_what_was_trained(kind: str, first: int, tmp_path: Pat
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("loss", "few"), [(loss, few) for loss in LOSSES for few in (False, True)])
+@pytest.mark.parametrize(
+    ("loss", "few"), slow_after(1, [(loss, few) for loss in LOSSES for few in (True, False)])
+)
 def test_the_loss_falls_and_the_model_stays(loss: str, few: bool, tiny_model: Path) -> None:
     """few: the loss compares a part of the vocabulary."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32).requires_grad_(False)

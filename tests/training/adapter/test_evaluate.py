@@ -41,6 +41,7 @@ def test_the_file_is_small_and_of_the_target_that_there_is() -> None:
     assert (report["checksum"], report["layers"]) == (split.checksum, split.first)
 
 
+@pytest.mark.slow
 def test_it_clears_the_bars(figures: dict[str, Figures]) -> None:
     """Acceptance 0.65 on long answers and 2.06 accepted tokens a round at η = 0.6, with much to spare."""
     assert figures["long answers"].acceptance > 0.85

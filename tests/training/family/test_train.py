@@ -11,6 +11,7 @@ from tandem.training.family.batches import Corpus, Mix
 from tandem.training.family.models import Shape, load, new_model, save
 from tandem.training.family.tokenizer import train_tokenizer
 from tandem.training.family.train import Plan, Stage, Trainer, schedule
+from tests.effort import slow_after
 
 TINY = Shape(layers=2, width=32, heads=2, kv_heads=1, ffn=48)
 PLAN = Plan(
@@ -38,7 +39,7 @@ def finish(run: Trainer) -> list[float]:
     return entropies
 
 
-@pytest.mark.parametrize("interruption", [3, 6, 8])
+@pytest.mark.parametrize("interruption", slow_after(1, [6, 3, 8]))
 def test_resuming_gives_the_identical_model(tokenizer, tmp_path, interruption):
     straight = trainer(tokenizer)
     finish(straight)

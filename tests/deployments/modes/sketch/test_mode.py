@@ -30,6 +30,7 @@ from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
 from tandem.training.family import prompts
 from tests.deployments.faults import Failing, World
+from tests.effort import slow_after
 from tests.virtual import in_virtual_time
 
 TEXT = Tokenizer.load(family.path("target"))
@@ -173,7 +174,7 @@ async def test_places_are_reported_as_they_were(target: Engine, small: Engine) -
     assert all(0 < report.longest <= report.tokens and report.seconds > 0 for report in reports)
 
 
-@pytest.mark.parametrize(("beyond", "asked"), [(0, True), (1, False)])
+@pytest.mark.parametrize(("beyond", "asked"), slow_after(1, [(1, False), (0, True)]))
 async def test_short_answers_are_the_targets_own(
     target: Engine, small: Engine, beyond: int, asked: bool
 ) -> None:
@@ -193,7 +194,7 @@ async def test_short_answers_are_the_targets_own(
     ("sampling", "reason"),
     [
         ({"logprobs": 0}, "indivisible"),
-        ({"presence_penalty": 1.0}, "indivisible"),
+        pytest.param({"presence_penalty": 1.0}, "indivisible", marks=pytest.mark.slow),
         ({"ignore_eos": True, "max_tokens": 60}, "indivisible"),
         ({"grammar": Grammar("regex", "[A-Z][a-z ]{1,40}[.]")}, "indivisible"),
     ],
@@ -246,9 +247,9 @@ async def test_a_demanding_request_says_nothing_of_others(target: Engine, small:
     ("written", "reason"),
     [
         ("<eos>", "no_list"),
-        (" 200<eos>", "no_list"),
-        (" 200<|;|> only one<eos>", "no_list"),
-        (" nothing like it" * 90, "endless"),
+        pytest.param(" 200<eos>", "no_list", marks=pytest.mark.slow),
+        pytest.param(" 200<|;|> only one<eos>", "no_list", marks=pytest.mark.slow),
+        pytest.param(" nothing like it" * 90, "endless", marks=pytest.mark.slow),
         (" 200" + "<|;|> one more note" * 200, "endless"),
     ],
 )
@@ -286,7 +287,7 @@ async def test_what_an_expansion_got_wrong_the_target_writes(
 
 
 @pytest.mark.parametrize(
-    ("operation", "after"), [("open", 0), ("open", 2), ("generate", 0), ("generate", 30)]
+    ("operation", "after"), slow_after(1, [("generate", 30), ("open", 0), ("open", 2), ("generate", 0)])
 )
 async def test_a_device_that_dies_loses_its_job_to_another(
     target: Engine, small: Engine, operation: str, after: int
@@ -313,7 +314,7 @@ async def test_the_target_finishes_when_nobody_is_left(target: Engine, small: En
     assert ids[-1] == TEXT.eos
 
 
-@pytest.mark.parametrize("after", [0, 1, 12, 20])
+@pytest.mark.parametrize("after", slow_after(1, [12, 0, 1, 20]))
 async def test_a_target_that_dies_while_it_sketches_is_replaced(
     target: Engine, small: Engine, after: int
 ) -> None:
@@ -327,7 +328,7 @@ async def test_a_target_that_dies_while_it_sketches_is_replaced(
     assert figures(stats).sketches == figures(other).sketches == 1
 
 
-@pytest.mark.parametrize("most", [1, 17, 60, 100])
+@pytest.mark.parametrize("most", slow_after(1, [17, 1, 60, 100]))
 async def test_it_has_no_more_tokens_than_wanted(target: Engine, small: Engine, most: int) -> None:
     made, _ = world(target, {"a": small})
     whole, _, _ = await answer(made, job())
@@ -360,7 +361,7 @@ async def test_the_sketch_can_be_seen(target: Engine, small: Engine) -> None:
     assert ids[shown:] == whole
 
 
-@pytest.mark.parametrize("most", [40, 60, 80])
+@pytest.mark.parametrize("most", slow_after(1, [60, 40, 80]))
 async def test_a_sketch_that_is_shown_counts(target: Engine, small: Engine, most: int) -> None:
     made, _ = world(target, {"a": small})
     wanted = job(options=(SketchOptions(show_sketch=True),), sampling=Sampling(max_tokens=most))
