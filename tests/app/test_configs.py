@@ -169,6 +169,7 @@ def test_the_local_file_answers(application: Running, cluster: LocalRay) -> None
     check_answers(application.address, asked["model"], "laptop")
 
 
+@pytest.mark.slow  # two processes of Ray's
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.timeout(240)
 def test_who_asks_for_no_gpu_sees_none() -> None:

@@ -20,6 +20,7 @@ from tests.applications import replicas, until
 from tests.conftest import Running
 
 pytestmark = [
+    pytest.mark.slow,  # ten processes more; `test_assigner` and simulations test the same without Ray
     pytest.mark.timeout(240),  # the first test that needs Ray starts it
     pytest.mark.asyncio(loop_scope="session"),  # a Serve handle stays on the loop that first used it
 ]

@@ -26,6 +26,7 @@ from tests.conftest import Running
 from tests.engine.torch.split_parts import Parts
 
 pytestmark = [
+    pytest.mark.slow,  # `test_split` tests the same without Ray
     pytest.mark.timeout(240),  # the first test that needs Ray starts it
     pytest.mark.asyncio(loop_scope="session"),  # a Serve handle stays on the loop that first used it
 ]

@@ -194,6 +194,7 @@ def test_a_folder_is_made_once_until_the_file_changes(tmp_path: Path, cached: Pa
     assert folder_of(file) != folder
 
 
+@pytest.mark.slow  # three processes, each of which loads torch
 def test_several_processes_make_it_at_once(tmp_path: Path, cached: Path) -> None:
     file = write(tmp_path / "a.gguf", byte_level())
     code = (

@@ -40,6 +40,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow  # a process of its own, which loads torch
 @pytest.mark.skipif(not TASKS.is_dir(), reason="threads are counted in /proc")
 def test_loading_leaves_no_threads_behind() -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OMP_")}

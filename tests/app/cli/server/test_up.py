@@ -226,6 +226,7 @@ def test_after_a_kill_nothing_lives_on(server: Server) -> None:
     collect(processes)
 
 
+@pytest.mark.slow  # another Ray
 @pytest.mark.timeout(660)  # minutes on a busy machine
 def test_a_start_that_fails_says_why_and_keeps_its_logs(folder: Path, config: Path) -> None:
     deployment = yaml.safe_load(config.read_text())
