@@ -20,6 +20,7 @@ from tandem.engine.packages import VLLM
 from tests.order import pytest_configure  # noqa: F401
 from tests.virtual import in_virtual_time
 
+gc.disable()  # until everything is imported
 os.environ.update(ENVIRONMENT)  # before any test module imports Ray
 # Before numpy and torch: one thread each, whatever a test asks for. Two that wait for each other on a core that is
 # busy with other tests take 30 times as long as one.
@@ -69,6 +70,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_collection_finish() -> None:
     """Leave what was imported out of the searches for garbage, which take a tenth of the time otherwise."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

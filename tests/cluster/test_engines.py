@@ -25,6 +25,7 @@ from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import Engine
 from tandem.engine.null.engine import NullEngine
 from tandem.engine.text.detokenizer import Spelling
+from tests.effort import slow_after
 from tests.engine.torch.engines import Engines, tokenizer
 from tests.engine_contract import CHECKS, GRAMMATICAL, close_ends_it
 
@@ -120,6 +121,6 @@ async def test_contract_of_grammars(
     await made.close()
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("name", slow_after(2, LOCAL))
 async def test_close(name: str) -> None:
     await close_ends_it(LOCAL[name], PROMPT, lambda engine: [getattr(engine, "_engine", engine)])

@@ -17,6 +17,7 @@ from tandem.engine.base import Grammar
 from tests.app.api.family_backend import FOLDER, FamilyBackend
 from tests.app.api.null_backend import TOKENIZER, NullBackend
 from tests.app.api.one_api import api_of, openai_at
+from tests.effort import slow_after
 from tests.servers import served
 
 QUESTION: Any = [{"role": "user", "content": "Does it rain in Paris?"}]
@@ -155,7 +156,9 @@ async def test_a_call_is_had_of_any_model(model: AsyncOpenAI, choice: Any, strea
     assert json.loads(call.function.arguments) in CITIES
 
 
-@pytest.fixture(params=["[TOOL_CALLS]", "[TOOL_CALLS] [ARGS]", "[TOOL_CALLS] [CALL_ID] [ARGS]"])
+@pytest.fixture(
+    params=slow_after(1, ["[TOOL_CALLS] [CALL_ID] [ARGS]", "[TOOL_CALLS]", "[TOOL_CALLS] [ARGS]"])
+)
 async def mistral(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[AsyncOpenAI]:
     """A client of that model with Mistral's special tokens in place of some of its own."""
     folder = tmp_path / "mistral"

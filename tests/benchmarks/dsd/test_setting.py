@@ -18,8 +18,11 @@ from tandem.benchmarks.dsd.setting import (
 )
 from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.runs.run import simulate
+from tests.effort import tried
 
 USERS = 8
+COUNT = tried(24, 60)
+"""Answers that count."""
 
 
 def _config(reading: Reading = PHYSICAL, **changes: Any) -> Any:
@@ -31,12 +34,12 @@ def _config(reading: Reading = PHYSICAL, **changes: Any) -> Any:
         users=USERS * 600 / 30,
         targets=1,
         reading=reading,
-        **{"count": 60, **changes},
+        **{"count": COUNT, **changes},
     )
 
 
 def test_throughput_is_littles_and_near_the_answers_over_their_span() -> None:
-    config = _config(count=300)
+    config = _config(count=tried(150, 300))
     tokens = LENGTHS["GSM8K"][1]
     cell = measure(config)
     assert cell.throughput * (cell.ttft_s + (tokens - 1) * cell.tpot_s) == pytest.approx(USERS, rel=0.1)
@@ -46,7 +49,7 @@ def test_throughput_is_littles_and_near_the_answers_over_their_span() -> None:
 
 
 def test_neither_the_beginning_nor_the_end_counts() -> None:
-    config = _config()
+    config = _config(count=60)
     answers = simulate(config, requests=requests(config)).answers
     assert len(answers) == 60 + 3 * USERS
     counted = answers[2 * USERS : -USERS]
@@ -66,7 +69,7 @@ def test_seeds_differ_in_prompts() -> None:
     def lengths(seed: int) -> list[tuple[int, int]]:
         return [(one.prompt_tokens, one.output_tokens) for one in requests(_config(seed=seed))]
 
-    assert len(lengths(1)) == len(lengths(2)) == 60 + 3 * USERS
+    assert len(lengths(1)) == len(lengths(2)) == COUNT + 3 * USERS
     assert lengths(1) == lengths(1)
     assert lengths(1) != lengths(2)
 

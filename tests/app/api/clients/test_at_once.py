@@ -15,8 +15,9 @@ from tests.app.api.clients.modes_backend import ModesBackend, serving
 from tests.app.api.clients.pairs import NO_REAL_PAIR, Pair, real_pair, scripted_pair
 from tests.app.api.clients.parts import missing
 from tests.app.api.clients.run_programs import MODES
+from tests.effort import tried
 
-REQUESTS = 50
+REQUESTS = tried(16, 50)
 
 
 def schema(number: int) -> dict[str, Any]:

@@ -195,7 +195,7 @@ async def test_short_answers_are_the_targets_own(
     [
         ({"logprobs": 0}, "indivisible"),
         pytest.param({"presence_penalty": 1.0}, "indivisible", marks=pytest.mark.slow),
-        ({"ignore_eos": True, "max_tokens": 60}, "indivisible"),
+        pytest.param({"ignore_eos": True, "max_tokens": 60}, "indivisible", marks=pytest.mark.slow),
         ({"grammar": Grammar("regex", "[A-Z][a-z ]{1,40}[.]")}, "indivisible"),
     ],
 )
@@ -272,8 +272,8 @@ def note_of(prompt: Sequence[int]) -> str:
 
 @pytest.mark.parametrize(
     "says",
-    [lambda _: "<eos>", lambda _: " word" * 400, lambda prompt: f"{note_of(prompt)}<eos>"],
-    ids=["nothing", "too much", "the note again"],
+    slow_after(1, [lambda prompt: f"{note_of(prompt)}<eos>", lambda _: "<eos>", lambda _: " word" * 400]),
+    ids=["the note again", "nothing", "too much"],
 )
 async def test_what_an_expansion_got_wrong_the_target_writes(
     target: Engine, small: Engine, says: Callable[[Sequence[int]], str]
