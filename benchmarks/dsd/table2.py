@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import NamedTuple
 
 from tandem.benchmarks import report
@@ -47,6 +47,7 @@ from tandem.benchmarks.dsd.setting import (
     setting,
     under_way,
 )
+from tandem.benchmarks.intervals import Interval
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
 from tandem.simulator.runs.tasks import ray_map
 
@@ -62,8 +63,6 @@ STATIC = 4  # γ of the policy `static`
 Pool = tuple[int, int]
 RTTS_MS = tuple(range(5, 125, 10))
 DRAFTERS = (400, 700, 1000, 1500, 2000)
-HALF_WIDTH = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t, 95 %, by how many seeds; more are taken as ten."""
 
 
 class Fitted(NamedTuple):
@@ -166,23 +165,6 @@ def crossover_ms(better: Mapping[float, float]) -> float:
             return before[0] + (rtt_ms - before[0]) * -before[1] / (gap - before[1])
         before = (rtt_ms, gap)
     return math.inf
-
-
-class Interval(NamedTuple):
-    """A mean and half the width of its 95 % interval; that is infinite of one value."""
-
-    mean: float
-    half: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
-        """Over seeds."""
-        if len(values) < 2:
-            return cls(values[0], math.inf)
-        return cls(mean(values), HALF_WIDTH[min(10, len(values))] * stdev(values) / len(values) ** 0.5)
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.1%}" + (f" ± {self.half:.1%}" if math.isfinite(self.half) else "")
 
 
 class Prediction:

@@ -12,9 +12,7 @@ from tandem.benchmarks.dsd.setting import POOLS, READINGS, Cell
 from tandem.benchmarks.dsd.table2 import (
     FIRST_SEED,
     FIXED,
-    HALF_WIDTH,
     Fitted,
-    Interval,
     Prediction,
     Run,
     _figures,
@@ -39,15 +37,6 @@ def test_bisection_finds_a_value_between_the_ends(wanted: float) -> None:
 
 def test_bisection_ends_at_an_end_where_the_value_is_beyond() -> None:
     assert bisect(lambda x: x, 5.0, 0.01, 0.9) == pytest.approx(0.9, rel=0.02)
-
-
-def test_an_interval_is_students() -> None:
-    mean, half = Interval.of([1.0, 2.0, 3.0])
-    assert mean == 2.0
-    assert half == pytest.approx(4.303 / 3**0.5)
-    assert Interval.of([1.5]) == (1.5, math.inf)
-    assert str(Interval.of([0.015])) == "+1.5%"
-    assert list(HALF_WIDTH.values()) == sorted(HALF_WIDTH.values(), reverse=True)
 
 
 def _prediction(awc: float) -> Prediction:
