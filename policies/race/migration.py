@@ -1,7 +1,8 @@
 """Migration: when the winner of a race hands the answer over to the cheaper endpoint.
 
 DiSCo (Sun et al. 2025), section 4.3. The source goes on until the reader's buffer holds B tokens, then stops; the
-target goes on from exactly there, so that the reader notices nothing.
+target goes on from exactly there, so that the reader notices nothing. B covers what the target then takes in: prompt
+and answer so far, or that answer alone where the target has prepared by taking in the prompt.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ def buffer_tokens(reader_rate: float, migration_s: float) -> float:
 
 
 class MigrationPolicy(Protocol):
+    """Decides when the answer moves to the other endpoint."""
+
+    @property
+    def prepares(self) -> bool:
+        """Whether that one takes in the prompt first, while the source gives no more than the reader needs."""
+        ...
+
     def wanted(self, state: MigrationState) -> bool:
         """Return whether a migration pays, which it can only if the other endpoint decodes more cheaply."""
         ...
@@ -68,6 +76,8 @@ migration: Registry[MigrationPolicy] = Registry("migration")
 class NeverMigrate:
     """Leaves the answer with the winner of the race."""
 
+    prepares = False
+
     def wanted(self, state: MigrationState) -> bool:
         return False
 
@@ -82,6 +92,8 @@ class MigrateBuffered:
     caution: factor on the estimate of t_m. Below 1 answers migrate sooner and cost less, but readers may have to wait.
     """
 
+    prepares = False
+
     def __init__(self, caution: float = 1.0) -> None:
         if not caution > 0:
             raise ValueError(f"caution must be above 0, not {caution}")
@@ -94,3 +106,20 @@ class MigrateBuffered:
         return self.wanted(state) and state.ahead >= buffer_tokens(
             state.reader_rate, self._caution * state.migration_s
         )
+
+
+@migration.register("prepared")
+class MigratePrepared:
+    """Migrates, if it pays, once the target has the prompt: the reader's buffer covers only what it still takes in.
+
+    Reading is continuous, so that a part of a token counts.
+    """
+
+    prepares = True
+
+    def wanted(self, state: MigrationState) -> bool:
+        return saved_usd(state) > 0.0
+
+    def due(self, state: MigrationState) -> bool:
+        needed = state.reader_rate * state.migration_s if state.reader_rate else 0.0
+        return self.wanted(state) and state.ahead >= needed < math.inf

@@ -28,7 +28,7 @@ from tandem.policies.race.migration import MigrationPolicy, MigrationState, buff
 from tandem.policies.reader.quality import Reader
 
 CAUTIOUS = 0.9
-"""Quantile of the server's times to first token that a migration assumes."""
+"""Quantile of the server's times that a migration assumes."""
 STALLED, STALLED_S = 3.0, 1.0
 """An endpoint has stalled that takes this many times as long for a first token as is to be expected of it, and this
 many seconds at least."""
@@ -60,6 +60,7 @@ class RaceSnapshot(NamedTuple):
     ttft: Sampled
     prefill: StepTimes
     outputs: Sampled
+    resumed: Sampled
 
 
 @dataclass(slots=True)
@@ -69,20 +70,25 @@ class RaceHistory:
     ttft: F(t), the server's time to first token.
     prefill: the device's time to first token, k·l + c for l tokens to prefill.
     outputs: answer lengths.
+    resumed: the server's time to the next token if it holds the prompt and is asked to go on.
     """
 
     ttft: Latencies
     prefill: StepTimeModel
     outputs: Outputs
+    resumed: Latencies = field(default_factory=Latencies)
 
     def snapshot(self) -> RaceSnapshot:
-        return RaceSnapshot(self.ttft.snapshot(), self.prefill.snapshot(), self.outputs.snapshot())
+        return RaceSnapshot(
+            self.ttft.snapshot(), self.prefill.snapshot(), self.outputs.snapshot(), self.resumed.snapshot()
+        )
 
     def adopt(self, other: RaceSnapshot) -> None:
         """Take over the parts of another history that have seen more samples."""
         self.ttft.adopt(other.ttft)
         self.prefill.adopt(other.prefill)
         self.outputs.adopt(other.outputs)
+        self.resumed.adopt(other.resumed)
 
 
 class RaceRequest(NamedTuple):
@@ -124,8 +130,10 @@ class Race:
         self._migration = account.migration
         self.prices = {Side.SERVER: costs.server, Side.DEVICE: costs.device_usd}
         self._taken_in: dict[Side, int] = {}  # tokens, by the endpoints that began
-        self._racing: set[Side] = set()  # began before the first token, and have given none
-        self._kept: Side | None = None  # the loser, which keeps the prompt
+        self._taking_in: set[Side] = set()  # have begun, and given no token since
+        self._racing: set[Side] = set()  # those of them that began before the first token
+        self._kept: Side | None = None  # takes in the prompt, or holds it, to go on with the answer
+        self._ready_s = 0.0  # when it is expected to hold the prompt
         self._decided = False
         self._reader_rate, self._reader = reader_rate, Reader(reader_rate) if reader_rate else None
         account.lengths.note(prompt)
@@ -159,8 +167,9 @@ class Race:
         self._taken_in[side] = self._taken_in.get(side, 0) + tokens
         if not self._decided:
             self._racing.add(side)
-        if side is self._kept:
+        if side is self._kept and side not in self._taking_in:
             self._kept = None
+        self._taking_in.add(side)
 
     def first_token(self, side: Side, taken_in: int, seconds: float) -> None:
         """Record an endpoint's first token, `seconds` after it began to prefill `taken_in` tokens."""
@@ -168,14 +177,28 @@ class Race:
             self._history.prefill.note(taken_in, seconds)
         elif side in self._racing:
             self._history.ttft.note(seconds)
-        self._racing.discard(side)
+        self.holds(side)
         self.finish()
+
+    def holds(self, side: Side) -> None:
+        """Record that a side has taken in all that it was to."""
+        self._taking_in.discard(side)
+        self._racing.discard(side)
+
+    def resumed(self, side: Side, taken_in: int, seconds: float) -> None:
+        """Record the next token of an endpoint that held the prompt and took in `taken_in` tokens to go on, `seconds`
+        after it was asked to."""
+        if side is Side.SERVER:
+            self._history.resumed.note(seconds)
+        else:
+            self._history.prefill.note(taken_in, seconds)
+        self.holds(side)
 
     def stopped(self, side: Side, seconds: float) -> None:
         """Record that an endpoint was stopped `seconds` after it began, before its first token."""
         if side is Side.SERVER:
             self._history.ttft.note_longer(seconds)
-        self._racing.discard(side)
+        self.holds(side)
         if side is self._kept:
             self._kept = None
 
@@ -196,45 +219,80 @@ class Race:
         if self._reader is not None:
             self._reader.deliver(tokens, now_s)
 
-    def keep_loser(self, side: Side, left: int = 0) -> bool:
+    def keep_loser(self, side: Side, now_s: float, elapsed_s: float = 0.0, left: int = 0) -> bool:
         """Return whether the side that lost should finish its prefill and hold it, as the answer will migrate there.
 
-        A migration then prefills only what was sent until then, at least the B tokens that the reader's buffer needs
+        A migration then prefills only what was sent until then, at least the B tokens that the reader needs meanwhile
         (`policies.race.migration.buffer_tokens`). By DiSCo's equation (4) it pays if
 
             Δc_decode · E[tokens that remain after B] > c_prefill · (B + left).
 
-        Call it once, when the race is decided. If the loser is kept, report its `first_token` when it comes: until
-        then, `hand_over` assumes the time of a whole prefill. Report the migration as `took_in(side, sent)`; if the
-        prompt can no longer be held, report `stopped`.
+        Call it once, when the race is decided. If the loser is kept, report its `first_token` when it comes. Report the
+        migration as `took_in(side, sent)`; if the prompt can no longer be held, report `stopped`.
 
+        elapsed_s: time for which it has been taking in the prompt.
         left: tokens of the prompt that it would not take in if it were stopped now; 0 if they are paid for anyhow.
         """
-        source = _other(side)
-        if side not in self._taken_in or self.prices[source].decode <= self.prices[side].decode:
+        return side in self._taken_in and self._keep(side, left, now_s, elapsed_s)
+
+    def prepare(self, side: Side, now_s: float) -> bool:
+        """Return whether a side that did not take part in the race should take in the prompt now, and hold it, while
+        the reader has what the other one gives.
+
+        The prompt costs as much as with the migration, which then needs a smaller buffer. Call it once, when the race
+        is decided, and report `took_in` and what follows as for a loser that is kept.
+        """
+        began = side in self._taken_in or side is self._constrained
+        if self._reader is None or began or not self._migration.prepares:
             return False
-        sent = 1
-        while (buffer := buffer_tokens(self._reader_rate, self._migration_s(side, sent))) > sent:
-            if buffer >= self._max_tokens:
-                return False
-            sent = int(buffer)  # prefilling these takes time, too
-        if not self._may_take_in(side, sent):
-            return False
-        state = self._state(source, sent + left, sent, self._migration_s(side, sent), float(sent))
-        if self._migration.wanted(state):
-            self._kept = side
+        if self._keep(side, self._prompt, now_s, 0.0):
+            self._taking_in.add(side)
         return side is self._kept
 
+    def rest_s(self, side: Side, sent: int, now_s: float) -> float:
+        """Return the seconds for which this side may pause after `sent` tokens, as the answer migrates once the other
+        one holds the prompt; 0: it must go on.
+
+        When they are over, the reader has enough for this side to go on in time; also to migrate after its next token,
+        unless the other one was expected to be ready by then.
+        """
+        other, reader = _other(side), self._reader
+        if reader is None or other is not self._kept or other not in self._taking_in:
+            return 0.0
+        rate, now = reader.rate, reader.dry_s(now_s)
+        migration_s, resume_s = self._resume_s(other, sent), self._resume_s(side, 1)
+        if not self._migration.prepares or not self._migration.due(
+            self._state(side, sent, sent, migration_s, rate * migration_s)
+        ):
+            return 0.0
+        in_time = buffer_tokens(rate, max(0.0, self._ready_s - now_s) + migration_s) <= rate * now
+        if in_time:
+            return now
+        rest_s = now - resume_s - migration_s
+        return rest_s if rest_s >= resume_s else 0.0
+
     def hand_over(self, side: Side, sent: int, now_s: float) -> bool:
-        """Return whether an answer of `sent` tokens should now migrate from this side to the other."""
+        """Return whether an answer of `sent` tokens should now migrate from this side to the other.
+
+        A policy that prepares has no reader wait for a prompt that is being taken in.
+        """
         other, reader = _other(side), self._reader
         if self.prices[side].decode <= self.prices[other].decode:
             return False
-        known = sent if other is self._kept else self._prompt + sent
+        kept, taking_in = other is self._kept, other in self._taking_in
+        if kept and taking_in and reader is not None and self._migration.prepares:
+            return False
+        known = sent if kept else self._prompt + sent
         if other is self._constrained and not (other in self._taken_in and self._may_take_in(other, known)):
             return False
-        migration_s = self._migration_s(other, self._to_take_in(other, sent))
-        ahead = 0.0 if reader is None else reader.buffer(now_s)
+        migration_s, ahead = 0.0, 0.0
+        if reader is not None:
+            ahead = reader.buffer(now_s)
+            migration_s = (
+                self._resume_s(other, sent)
+                if kept and not taking_in
+                else self._first_token_s(other, self._prompt + sent, CAUTIOUS)
+            )
         return self._migration.due(self._state(side, known, sent, migration_s, ahead))
 
     def patience_s(self, side: Side, sent: int) -> float:
@@ -253,13 +311,41 @@ class Race:
             ahead=ahead,
         )
 
-    def _migration_s(self, target: Side, tokens: int) -> float:
-        """Return t_m, seconds; 0 without a reader, for whom alone it matters."""
-        return self._first_token_s(target, tokens, CAUTIOUS) if self._reader_rate else 0.0
+    def _keep(self, side: Side, left: int, now_s: float, elapsed_s: float) -> bool:
+        """Return whether a side should take in the `left` tokens that it lacks of the prompt, and hold it."""
+        source, rate = _other(side), self._reader_rate
+        if self.prices[source].decode <= self.prices[side].decode:
+            return False
+        ready_s = self._remaining_s(side, elapsed_s)
+        sent, migration_s = 1, 0.0
+        while rate and (buffer := buffer_tokens(rate, migration_s := self._resume_s(side, sent))) > sent:
+            if buffer >= self._max_tokens:
+                return False
+            sent = int(buffer)  # prefilling these takes time, too
+        known = sent if side in self._taken_in else self._prompt + sent
+        if not self._may_take_in(side, known):
+            return False
+        if self._migration.wanted(self._state(source, sent + left, sent, migration_s, float(sent))):
+            self._kept, self._ready_s = side, now_s + ready_s
+        return side is self._kept
+
+    def _remaining_s(self, side: Side, elapsed_s: float) -> float:
+        """Return the seconds until a side holds the prompt that it has been taking in for `elapsed_s`."""
+        if side is Side.DEVICE:
+            return max(0.0, self._history.prefill.step_s(self._prompt) - elapsed_s)
+        ttft = self._history.ttft
+        return ttft.quantile(1.0 - (1.0 - CAUTIOUS) * (1.0 - ttft.cdf(elapsed_s))) - elapsed_s
+
+    def _resume_s(self, side: Side, tokens: int) -> float:
+        """Return the seconds in which a side that holds the prompt takes in `tokens` and gives one."""
+        if side is Side.DEVICE:
+            return self._history.prefill.step_s(tokens)
+        known = self._history.resumed if len(self._history.resumed) else self._history.ttft
+        return known.quantile(CAUTIOUS)
 
     def _to_take_in(self, side: Side, sent: int) -> int:
         """Return the tokens to prefill before a side can give the one after `sent` tokens."""
-        holds_prompt = side is self._kept and side not in self._racing
+        holds_prompt = side is self._kept and side not in self._taking_in
         return sent if holds_prompt else self._prompt + sent
 
     @property

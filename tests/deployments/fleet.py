@@ -88,6 +88,8 @@ class Alternating:
 class Scattered:
     """Hands over from the server (the device costs nothing) at different lengths of different answers."""
 
+    prepares = False
+
     def wanted(self, state: MigrationState) -> bool:
         return True
 

@@ -23,7 +23,7 @@ from tandem.policies.base import Registry
 from tandem.policies.cost import PerToken
 from tandem.policies.estimators.windows import Latencies, Lengths
 from tandem.policies.race.dispatch import DispatchState, Side, Start, dispatch
-from tandem.policies.race.migration import MigrationState, buffer_tokens, migration, saved_usd
+from tandem.policies.race.migration import MigrationState, migration, saved_usd
 from tandem.policies.routing.collaboration import ANY_DEVICE, CollaborationState, DeviceView, collaboration
 from tandem.policies.routing.replica import ReplicaView, routing
 from tandem.policies.scheduling import EngineLoad, scheduling
@@ -69,8 +69,10 @@ def _migration_is_valid(state: MigrationState, decision: tuple[bool, bool]) -> N
         assert saved_usd(state) > 0.0, "what is wanted pays"
         assert state.target.decode < state.source.decode
     if due:
-        assert state.ahead >= buffer_tokens(state.reader_rate, state.migration_s), "and keeps nobody waiting"
         assert state.reader_rate == 0.0 or state.migration_s < math.inf
+        assert state.reader_rate == 0.0 or state.ahead >= state.reader_rate * state.migration_s, (
+            "and keeps nobody waiting"
+        )
 
 
 def _window_is_valid(state: WindowState, gamma: int) -> None:

@@ -106,6 +106,25 @@ def test_the_answer_moves_to_the_cheaper_one_when_the_reader_has_enough(dispatch
     assert sent < 30, "and it did not wait for longer than needed"
 
 
+@pytest.mark.parametrize("dispatch", ["server", "disco"])
+def test_a_target_that_has_the_prompt_gets_the_answer_sooner(dispatch: str) -> None:
+    """It took in the prompt while the server gave what the reader needed, and pays for it once. The first answer tells
+    how long that takes with the first token after it."""
+    answers = {}
+    for migration in ("buffered", "prepared"):
+        asked = [request(100, 60, at_s, rate=5.0) for at_s in (0.0, 100.0)]
+        _, answers[migration] = race(asked, dispatch, migration, budget=1.0, exchange_rate=0.0).answers
+    answer, other = answers["prepared"], answers["buffered"]
+    figures, lost = answer.stats.figures["race"], dispatch == "disco"
+    assert (figures.migrations, figures.kept, figures.prepared) == (1, lost, not lost)
+    assert answer.origins[Origin.CLOUD] < other.origins[Origin.CLOUD]
+    sent = answer.origins[Origin.CLOUD]
+    assert answer.stats.used.device_in == 100 + (not lost) + sent
+    assert answer.times_s is not None
+    times = np.array(answer.times_s)
+    assert (times <= times[0] + np.arange(60) / 5.0).all(), "the reader has noticed nothing"
+
+
 def test_it_stays_where_it_is_cheapest() -> None:
     (answer,) = race(
         [request(prompt=100, output=60, rate=2.0)], "disco", "buffered", budget=1.0, exchange_rate=1.0

@@ -18,6 +18,7 @@ class Rivals:
     def __init__(self) -> None:
         self.outputs = Outputs()
         self._servers: LRUTable[str, Latencies] = LRUTable(KEPT)  # by model
+        self._resumed: LRUTable[str, Latencies] = LRUTable(KEPT)  # likewise
         self._devices: LRUTable[str, StepTimeModel] = LRUTable(KEPT)  # by name
 
     def of(self, server: EndpointInfo, device: EndpointInfo) -> RaceHistory:
@@ -28,4 +29,5 @@ class Rivals:
                 device.name, lambda: StepTimeModel(device.rtt_s, device.prefill_token_s)
             ),
             outputs=self.outputs,
+            resumed=self._resumed.of(server.model, Latencies),
         )

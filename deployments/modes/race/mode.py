@@ -1,16 +1,17 @@
 """Mode race (DiSCo): device and server start by plan, the first token wins, the answer may migrate while it runs.
 
-The endpoint that gives the first token continues and the other one is cancelled, unless the answer will migrate there:
-then it finishes its prefill and holds the prompt. If the other decodes more cheaply, the answer migrates as soon as
-the reader's buffer covers the move: the source stops, the target gets the log and continues from there. If that fails,
-the source resumes. `policies.race.race` takes the decisions: the router plans and keeps the budget with a race of its
-own; here an equal race decides how to go on, and its events are reported to the router's.
+The endpoint that gives the first token continues and the other one is cancelled, unless the answer will migrate there,
+as it decodes more cheaply: then it takes in the prompt and holds it, also if it did not race. Until it does, the source
+gives no more than the reader needs. The answer migrates as soon as the reader's buffer covers the move: the source
+stops, the target gets the log and continues from there. If that fails, the source resumes. `policies.race.race` takes
+the decisions: the router plans and keeps the budget with a race of its own; here an equal race decides how to go on,
+and its events are reported to the router's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
@@ -41,6 +42,7 @@ class Racing(Figures):
     migrations: times that the answer moved to the cheaper endpoint.
     migrations_failed: times that it could not move, as the cheaper endpoint failed.
     kept: losers that were to keep the prompt for a migration.
+    prepared: endpoints that did not race, and took in the prompt for a migration.
     """
 
     mode = "race"
@@ -50,6 +52,7 @@ class Racing(Figures):
     migrations: int = 0
     migrations_failed: int = 0
     kept: int = 0
+    prepared: int = 0
 
     def counted(self) -> Iterator[tuple[str, str, float]]:
         yield "migrations", "cost", self.migrations
@@ -102,6 +105,10 @@ class _Contest:
         self.race.first_token(side, taken_in, seconds)
         self.events.append(("first_token", side, taken_in, seconds))
 
+    def resumed(self, side: Side, taken_in: int, seconds: float) -> None:
+        self.race.resumed(side, taken_in, seconds)
+        self.events.append(("resumed", side, taken_in, seconds))
+
     def stopped(self, side: Side, seconds: float) -> None:
         self.race.stopped(side, seconds)
         self.events.append(("stopped", side, 0, seconds))
@@ -131,8 +138,16 @@ class RaceRun(ModeRun):
             source, tokens = await _first_token(server, device, start, len(log), race)
             other = device if source is server else server
             holds = alike and other.endpoint.continuation == "kept"
-            if other.racing and holds and race.keep_loser(other.side, other.spared):
+            if (
+                other.racing
+                and holds
+                and race.keep_loser(other.side, loop.time(), other.elapsed_s, other.spared)
+            ):
                 figures.kept += 1
+                await other.hold()
+            elif not other.racing and other.fit and holds and race.prepare(other.side, loop.time()):
+                figures.prepared += 1
+                other.begin()
                 await other.hold()
             else:
                 other.lose()
@@ -144,11 +159,13 @@ class RaceRun(ModeRun):
                     return
                 race.delivered(len(tokens.ids), loop.time())
                 other = device if source is server else server
+                if source.may_continue and other.may_continue:
+                    await source.rest(other, race.rest_s(source.side, len(log), loop.time()))
                 if other.may_continue and race.hand_over(source.side, len(log), loop.time()):
                     source, tokens = await self._hand_over(source, other, len(log), race)
                     continue
                 try:
-                    tokens = await source.next()
+                    tokens = await source.go_on()
                 except LOST:
                     if not other.may_continue:
                         raise
@@ -192,8 +209,7 @@ class RaceRun(ModeRun):
         except (*LOST, TimeoutError):
             target.lose(fit=False)
             self.figures.migrations_failed += 1
-            await source.resume()
-            return source, await source.next()
+            return source, await source.go_on()
         self.figures.migrations += 1
         source.lose()
         return target, tokens
@@ -284,6 +300,11 @@ class _Runner:
         """Tokens of the prompt that are not paid for if it is stopped now."""
         return self._session.spared
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it began."""
+        return self._loop.time() - self._began_s
+
     async def hold(self) -> None:
         """Take in the rest of the prompt, keep it, and say nothing."""
         assert self._beginning is not None
@@ -314,17 +335,23 @@ class _Runner:
             await self._leaving
             self._leaving = None
         job, ids = self._job, tuple(self._log.ids)
-        return await self._go(len(job.prompt) + len(ids), self._session.open(job.prompt, job.sampling, ids))
+        opening = self._session.open(job.prompt, job.sampling, ids)
+        return await self._go(len(job.prompt) + len(ids), opening, self._contest.first_token)
 
     async def _take_up(self, holding: asyncio.Task[Tokens]) -> Tokens:
         """Go on from the prompt that it holds, or is about to."""
         await holding
         await self.pause()
         ids = tuple(self._log.ids)
-        return await self._go(len(ids), self._session.extend(0, ids))
+        return await self._go(len(ids), self._session.extend(0, ids), self._contest.resumed)
 
-    async def _go(self, taken_in: int, ready: Coroutine[None, None, None]) -> Tokens:
-        """Return its first tokens after a prefill of `taken_in` tokens."""
+    async def _go(
+        self,
+        taken_in: int,
+        ready: Coroutine[None, None, None],
+        report: Callable[[Side, int, float], None],
+    ) -> Tokens:
+        """Return its first tokens after a prefill of `taken_in` tokens, and report how long they took."""
         self._began_s = self._loop.time()
         self._contest.took_in(self.side, taken_in)
         try:
@@ -334,7 +361,7 @@ class _Runner:
         except LOST:
             self.fit = False
             raise
-        self._contest.first_token(self.side, taken_in, self._loop.time() - self._began_s)
+        report(self.side, taken_in, self._loop.time() - self._began_s)
         if self._holds:
             await self.pause()
         return tokens
@@ -359,12 +386,25 @@ class _Runner:
         if stream is not None:
             await stream.aclose()
 
-    async def resume(self) -> None:
-        """Go on from the log's end, also after a pause."""
+    async def go_on(self) -> Tokens:
+        """Return its next tokens from the log's end, also after a pause."""
         if self._stream is not None:
-            return
+            return await self.next()
+        began_s = self._loop.time()
         await self._session.extend(len(self._log), [])
         self._stream = self._session.generate()
+        tokens = await self.next()
+        if self.side is Side.SERVER:
+            self._contest.resumed(self.side, 1, self._loop.time() - began_s)
+        return tokens
+
+    async def rest(self, other: _Runner, seconds: float) -> None:
+        """Pause until the other one holds the prompt or has failed, for some seconds at most."""
+        beginning = other._beginning
+        if seconds <= 0.0 or beginning is None:
+            return
+        await self.pause()
+        await asyncio.wait((beginning,), timeout=seconds)
 
     def lose(self, fit: bool = True) -> None:
         """Stop computing, without keeping the answer waiting. fit: it may be asked again."""

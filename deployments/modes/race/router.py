@@ -95,6 +95,8 @@ class RaceRouter(RouterPart[RaceSettings]):
                     race.took_in(side, tokens)
                 case "first_token":
                     race.first_token(side, tokens, seconds)
+                case "resumed":
+                    race.resumed(side, tokens, seconds)
                 case "stopped":
                     race.stopped(side, seconds)
         used = report.bill.used

@@ -27,4 +27,4 @@ class RaceSettings(Strict):
     """
 
     dispatch: DispatchChoice = DispatchChoice(name="disco")
-    migration: MigrationChoice = MigrationChoice(name="buffered")
+    migration: MigrationChoice = MigrationChoice(name="prepared")

@@ -35,6 +35,17 @@ def test_where_nobody_knows_how_long_it_takes_no_reader_is_made_to_wait_for_it()
     assert buffered.due(MigrationState(1, 100, dear, cheap, math.inf, 0.0, 0.0)), "nobody reads along"
 
 
+def test_a_prepared_one_counts_parts_of_a_token():
+    prepared, buffered = migration.create("prepared"), migration.create("buffered")
+    dear, cheap = PerToken(0.0, 3.0), PerToken(0.0, 1.0)
+    assert (prepared.prepares, buffered.prepares) == (True, False)
+    enough = MigrationState(1, 100, dear, cheap, 0.1, 5.0, 0.5)
+    assert prepared.due(enough)
+    assert not buffered.due(enough)
+    assert not prepared.due(MigrationState(1, 100, dear, cheap, 0.1, 5.0, 0.49))
+    assert not prepared.due(MigrationState(1, 100, cheap, dear, 0.1, 5.0, 9.0)), "it does not pay"
+
+
 def test_caution_is_checked():
     with pytest.raises(ValueError, match="caution"):
         migration.create("buffered", caution=0.0)

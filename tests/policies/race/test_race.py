@@ -50,8 +50,8 @@ class Fixed:
         return BOTH
 
 
-def account(share: float = 1.0) -> RaceAccount:
-    return RaceAccount(Fixed(), migration.create("buffered"), {side: Budget(share) for side in Side})
+def account(share: float = 1.0, policy: str = "buffered") -> RaceAccount:
+    return RaceAccount(Fixed(), migration.create(policy), {side: Budget(share) for side in Side})
 
 
 def history() -> RaceHistory:
@@ -141,7 +141,20 @@ def test_where_the_budget_has_no_room_the_constrained_one_does_not_start(
 prompts = st.integers(1, 300)
 events = st.lists(
     st.tuples(
-        st.sampled_from(["new", "took_in", "first_token", "stopped", "finish", "keep_loser", "hand_over"]),
+        st.sampled_from(
+            [
+                "new",
+                "took_in",
+                "first_token",
+                "resumed",
+                "stopped",
+                "finish",
+                "keep_loser",
+                "prepare",
+                "rest_s",
+                "hand_over",
+            ]
+        ),
         st.integers(0, 9),
         st.sampled_from(Side),
         prompts,
@@ -201,18 +214,26 @@ def test_whatever_happens_the_books_are_right_and_decisions_make_sense(
             case "first_token":
                 race.first_token(side, tokens, 0.2)
                 race.delivered(1, now_s)
+            case "resumed":
+                race.resumed(side, tokens, 0.1)
             case "stopped":
                 race.stopped(side, 0.3)
             case "finish":
                 race.finish()
             case "keep_loser":
-                assert not race.keep_loser(side) or not dear, "nothing is kept where decoding is dearer"
+                assert not race.keep_loser(side, 0.0) or not dear, "nothing is kept where decoding is dearer"
+            case "prepare":
+                assert not race.prepare(side, now_s) or not (dear or side is costs.constrained)
+            case "rest_s":
+                assert race.rest_s(side, tokens, now_s) == 0.0 or (dear and rate)
             case "hand_over":
                 moves = race.hand_over(side, tokens, now_s)
                 assert not moves or dear, "nothing goes where decoding is dearer"
                 spends = moves and other(side) is costs.constrained
                 assert not spends or taken_in[at] + tokens <= race.limit
-                assert not moves or not (other(side) is SERVER and rate and not len(known.ttft))
+                assert not moves or not (
+                    other(side) is SERVER and rate and not (len(known.ttft) or len(known.resumed))
+                )
                 assert race.patience_s(side, tokens) >= STALLED_S
     for race, spent in zip(races, taken_in, strict=True):
         race.over({costs.constrained: spent})
@@ -275,26 +296,26 @@ def lost(known: RaceHistory, rate: float, max_tokens: int = 1000, prompt: int = 
 def test_a_loser_keeps_the_prompt_where_the_answer_will_go_there():
     """128 tokens are expected. A device that takes 0.01 s a token needs no buffer to speak of, and what a token saves
     is 1.8, far above 0.1 for each that is taken in. One that takes a second a token can't catch up with the reader."""
-    assert lost(history(), rate=5.0).keep_loser(DEVICE)
+    assert lost(history(), rate=5.0).keep_loser(DEVICE, 0.0)
     slow = RaceHistory(Latencies(), StepTimeModel(0.0, 1.0), Outputs())
-    assert not lost(slow, rate=5.0).keep_loser(DEVICE)
-    assert not lost(history(), rate=5.0).keep_loser(SERVER), "it won, and it is dearer"
+    assert not lost(slow, rate=5.0).keep_loser(DEVICE, 0.0)
+    assert not lost(history(), rate=5.0).keep_loser(SERVER, 0.0), "it won, and it is dearer"
     never = Race(RaceRequest(100, 1000, 5.0), DEVICE_CHEAPER, account(), history(), coin=0.5)
-    assert not never.keep_loser(DEVICE), "it holds nothing"
+    assert not never.keep_loser(DEVICE, 0.0), "it holds nothing"
 
 
 def test_what_the_rest_of_the_prompt_costs_counts_against_keeping_it():
     """DiSCo's equation (4): of two tokens one remains after the first; it saves 1.8, that is 18 tokens of prefill."""
-    assert lost(history(), rate=0.0, max_tokens=2).keep_loser(DEVICE, left=16)
-    assert not lost(history(), rate=0.0, max_tokens=2).keep_loser(DEVICE, left=17)
-    assert not lost(history(), rate=0.0, max_tokens=1).keep_loser(DEVICE), "nothing remains"
+    assert lost(history(), rate=0.0, max_tokens=2).keep_loser(DEVICE, 0.0, left=16)
+    assert not lost(history(), rate=0.0, max_tokens=2).keep_loser(DEVICE, 0.0, left=17)
+    assert not lost(history(), rate=0.0, max_tokens=1).keep_loser(DEVICE, 0.0), "nothing remains"
 
 
 def test_what_is_kept_makes_the_way_shorter_and_cheaper():
     """The eight tokens that remain save 14.4, which pays for the two that were sent, but not for a prompt of 1,000 at
     0.1 each. And the reader needs one token before them while the device takes in those two, but 101 for the prompt."""
     cold, kept = (lost(history(), rate=10.0, max_tokens=10, prompt=1000) for _ in range(2))
-    assert kept.keep_loser(DEVICE)
+    assert kept.keep_loser(DEVICE, 0.0)
     for race in (cold, kept):
         race.delivered(2, 0.0)
         assert not race.hand_over(SERVER, 2, 0.0)
@@ -306,6 +327,109 @@ def test_what_is_kept_makes_the_way_shorter_and_cheaper():
     assert not kept.hand_over(SERVER, 2, 0.0), "it had to let go of it"
 
 
+def prepared(known: RaceHistory, rate: float = 5.0, costs: Costs = DEVICE_CHEAPER) -> Race:
+    return Race(RaceRequest(100, 1000, rate), costs, account(policy="prepared"), known, coin=0.5)
+
+
+def test_a_target_that_did_not_race_takes_in_the_prompt_beforehand():
+    """The device takes in 100 tokens in a second; the reader of 5 tokens/s needs a part of one when it is done."""
+    race = prepared(history())
+    race.took_in(SERVER, 100)
+    race.first_token(SERVER, 100, 0.2)
+    race.delivered(1, 0.2)
+    assert not race.prepare(SERVER, 0.2), "it won, and it is dearer"
+    assert race.prepare(DEVICE, 0.2)
+    assert not race.hand_over(SERVER, 1, 0.2), "also before it says that it has begun"
+    race.took_in(DEVICE, 101)
+    race.delivered(20, 0.3)
+    assert not race.hand_over(SERVER, 21, 0.3), "nobody waits for a prompt"
+    race.first_token(DEVICE, 101, 1.0)
+    assert race.hand_over(SERVER, 21, 1.2)
+
+
+@pytest.mark.parametrize(
+    ("policy", "rate", "costs"),
+    [
+        ("buffered", 5.0, DEVICE_CHEAPER),
+        ("prepared", 0.0, DEVICE_CHEAPER),  # nobody reads along: the answer can move at once
+        ("prepared", 5.0, DEVICE_DEARER),
+        ("prepared", 5.0, Costs(PerToken(1.0, 2.0), PerToken(300.0, 0.2), 1.0)),  # the prompt costs too much
+    ],
+)
+def test_where_it_does_not_help_nothing_is_prepared(policy: str, rate: float, costs: Costs):
+    race = Race(RaceRequest(100, 1000, rate), costs, account(policy=policy), history(), coin=0.5)
+    race.took_in(SERVER, 100)
+    race.first_token(SERVER, 100, 0.2)
+    assert not race.prepare(DEVICE, 0.2)
+
+
+def test_the_constrained_one_prepares_nothing_that_the_budget_was_not_planned_for():
+    race = prepared(history(), costs=SERVER_DECODES_CHEAPER)
+    race.took_in(DEVICE, 100)
+    race.first_token(DEVICE, 100, 1.0)
+    assert not race.prepare(SERVER, 1.0)
+
+
+def test_the_winner_rests_while_the_prompt_is_taken_in():
+    """The device needs 0.01 s a token; the server, 0.1 s to go on. Of the first token, 0.2 s long for its reader, 0.1 s
+    remain for it when the server goes on, and 0.02 s for a migration of two."""
+    known = history()
+    known.resumed.note(0.05)
+    race = prepared(known)
+    for side in Side:
+        race.took_in(side, 100)
+    race.first_token(SERVER, 100, 0.2)
+    race.delivered(1, 0.2)
+    assert race.rest_s(SERVER, 1, 0.2) == 0.0, "nothing is kept yet"
+    assert race.keep_loser(DEVICE, 0.2, elapsed_s=0.2)
+    assert race.rest_s(SERVER, 1, 0.2) == pytest.approx(0.2 - 0.05 - 0.01)
+    assert race.rest_s(SERVER, 1, 0.3) == 0.0, "a shorter rest than the way back is none"
+    race.delivered(2, 0.35)
+    assert race.rest_s(SERVER, 3, 0.35) == pytest.approx(0.45 - 0.05 - 0.03)
+    race.delivered(2, 0.4)  # the reader has enough until the device is there, by its pace, at 1.0 s
+    assert race.rest_s(SERVER, 5, 0.4) == pytest.approx(0.8)
+    race.first_token(DEVICE, 100, 0.9)
+    assert race.rest_s(SERVER, 5, 0.9) == 0.0, "it holds the prompt"
+    assert race.hand_over(SERVER, 5, 0.9)
+
+
+def test_a_server_is_expected_by_what_is_left_of_its_slower_answers():
+    """Nine answers in ten take 0.4 s, one takes 2 s: after 0.5 s it is that one."""
+    known = history()
+    for _ in range(9):
+        known.ttft.note(0.4)
+    known.ttft.note(2.0)
+    known.resumed.note(0.01)
+    for elapsed_s, rests in ((0.1, True), (0.5, False)):
+        race = prepared(known, costs=DEVICE_DEARER)
+        for side in Side:
+            race.took_in(side, 100)
+        race.finish()
+        race.delivered(4, 0.0)
+        assert race.keep_loser(SERVER, 0.0, elapsed_s)
+        spare_s = 0.8 - 0.01 - 0.02  # less both ways
+        assert race.rest_s(DEVICE, 4, 0.0) == pytest.approx(0.8 if rests else spare_s, abs=0.02)
+
+
+def test_how_long_a_server_takes_to_go_on_is_learnt_apart():
+    """Before it is known, it is taken to begin anew."""
+    known = history()
+    known.ttft.note(1.0)
+    race = prepared(known, costs=DEVICE_DEARER)
+    for side in Side:
+        race.took_in(side, 100)
+    race.first_token(DEVICE, 100, 0.5)
+    race.delivered(4, 0.5)
+    assert race.keep_loser(SERVER, 0.5, 0.5)
+    race.first_token(SERVER, 100, 1.0)
+    assert not race.hand_over(DEVICE, 4, 0.5), "0.8 s are not enough"
+    known.resumed.note(0.1)
+    assert race.hand_over(DEVICE, 4, 0.5)
+    race.took_in(SERVER, 4)
+    race.resumed(SERVER, 4, 0.3)
+    assert (list(known.ttft), list(known.resumed)) == ([1.0, 1.0], [0.1, 0.3])
+
+
 def test_a_hand_over_to_what_was_kept_is_booked_with_what_it_takes_in():
     known = history()
     race = Race(RaceRequest(100, 1000), SERVER_DECODES_CHEAPER, who := account(), known, coin=0.5)
@@ -313,7 +437,7 @@ def test_a_hand_over_to_what_was_kept_is_booked_with_what_it_takes_in():
     race.took_in(DEVICE, 100)
     race.first_token(DEVICE, 100, 0.5)
     known.outputs.note(1000)
-    assert race.keep_loser(SERVER)
+    assert race.keep_loser(SERVER, 0.0)
     race.first_token(SERVER, 100, 0.8)
     assert list(known.ttft) == [0.8], "whoever keeps running says how long it takes"
     assert race.hand_over(DEVICE, 3, 0.0)
@@ -366,9 +490,9 @@ def test_a_loser_keeps_no_prompt_that_the_budget_has_no_answer_for():
         race.took_in(side, 100)
     race.first_token(DEVICE, 100, 0.1)
     race.limit = 100.0
-    assert not race.keep_loser(SERVER)
+    assert not race.keep_loser(SERVER, 0.0)
     race.limit = 101.0
-    assert race.keep_loser(SERVER)
+    assert race.keep_loser(SERVER, 0.0)
 
 
 def test_what_races_have_taught_travels():
@@ -377,8 +501,10 @@ def test_what_races_have_taught_travels():
         known.ttft.note(i / 1000)
         known.prefill.note(i, 0.3 + 0.02 * i)
         known.outputs.note(i % 200)
+        known.resumed.note(i / 5000)
     copy.adopt(known.snapshot())
     assert copy.prefill.step_s(70) == known.prefill.step_s(70)
     assert copy.ttft.quantile(0.9) == pytest.approx(known.ttft.quantile(0.9), abs=0.005)
     assert copy.outputs.remaining(30, 500) == pytest.approx(known.outputs.remaining(30, 500), rel=0.01)
+    assert copy.resumed.quantile(0.9) == pytest.approx(known.resumed.quantile(0.9), abs=0.001)
     assert copy.snapshot() == known.snapshot()

@@ -22,7 +22,7 @@ from tandem.engine.base import EngineStopped, NoCapacity, Sampling, ServiceRefus
 from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
 from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
-from tandem.policies.race.migration import MigrationState
+from tandem.policies.race.migration import MigratePrepared, MigrationState
 from tandem.policies.race.race import Race
 from tests.deployments.faults import PROMPT, Failing, World, reference, with_race
 from tests.virtual import in_virtual_time, now_s
@@ -63,6 +63,8 @@ class Planned:
 
 class At:
     """A migration policy that hands over at these lengths of the answer, whatever it costs."""
+
+    prepares = False
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = lengths
@@ -343,6 +345,32 @@ async def test_a_loser_holds_the_prompt_where_the_answer_will_go(opened: int, pa
     assert (counters.opened, device.begun) == (1, 2), "one session, that goes on"
     assert stats.used.device_in == len(PROMPT) + 8
     assert stats.by_origin == {"cloud": 8, "device": 16}
+
+
+@in_virtual_time
+async def test_a_target_that_did_not_race_prepares_while_the_source_rests():
+    """The server gives 20 tokens/s to a reader of 5; the device takes the prompt in for a second, and holds it then."""
+    device = Gate(opened=False)
+    world = race(NullEngine(20), device, SERVER_ONLY, **FREE_DEVICE)
+    world.router.modes["race"].follow(with_race(lambda: Planned(SERVER_ONLY), MigratePrepared))
+    asyncio.get_running_loop().call_later(1.0, device.gate.set)
+    wanted = Job(11, PROMPT, Sampling(max_tokens=24, reader_rate=5), mode="race", device="phone")
+    times_s = []
+    ids, stats = [], None
+    async for delta in world.executor.run(wanted):
+        ids += delta.ids
+        times_s += [now_s()] * len(delta.ids)
+        stats = delta.stats
+    await world.executor.settled()
+    assert stats is not None
+    assert ids == EXPECTED
+    seen = Racing.of(stats)
+    assert (seen.kept, seen.prepared, seen.migrations, seen.migrations_failed) == (0, 1, 1, 0)
+    sent = stats.by_origin["cloud"]
+    assert sent < 14, "in a second it could have given 20, and its reader has read 5"
+    assert stats.used.device_in == len(PROMPT) + 1 + sent, "the prompt once"
+    assert all(at_s <= times_s[0] + i / 5 + 1e-6 for i, at_s in enumerate(times_s)), "the reader never waited"
+    assert (await device.stats()).opened == 1
 
 
 async def test_a_loser_whose_decoding_is_dearer_is_stopped():
