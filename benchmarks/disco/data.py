@@ -77,6 +77,17 @@ SERVICES = {
     "DeepSeek": Service(1.4, 0.2780, PRICES["deepseek-v2.5"]),
     "Command": Service(0.23, 0.3940, PRICES["command"]),
 }
+ROUND_TRIP_S, ROUND_TRIP_SIGMA = 0.075, 0.643
+"""Median and σ of the logarithm of a cellular network's round trip: its median and its P99, 0.335 s (the data's notes).
+Beside a time to first token it has no queue and no prompt to take in."""
+
+
+def resuming(step_s: float) -> Draw:
+    """Draws times to the next token of a server that holds the prompt: a round trip and a step. Assumed: the paper's
+    services hold none, a server of Tandem's does."""
+    return lambda rng, n: rng.lognormal(math.log(ROUND_TRIP_S), ROUND_TRIP_SIGMA, n) + step_s
+
+
 ENDPOINTS = {  # real samples: (file, endpoint in it, the paper's service that is nearest)
     "cohere/command-r, April 2024": ("thefastest_samples.csv", "cohere/command-r", "Command"),
     "together.ai/llama-3-70b-chat, April 2024": (

@@ -1,18 +1,15 @@
-"""Cost and reading delay of migrations, decided as they are live.
-
-The winner of the race gives tokens at its rate; after each, `policies.race.race` is asked whether the answer should
-migrate. The target then prefills prompt and answer so far, in the true time, not the estimated one. A loser may have
-been told to finish its prefill and hold it: then it prefills the answer so far alone.
-"""
+"""Cost and reading delay of migrations: the money for what benchmarks.disco.course finds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from tandem.benchmarks.disco.course import ANSWER, READER, Course, Draws, Pace, course
 from tandem.benchmarks.disco.data import Device, Service
 from tandem.policies.cost import PerToken
 from tandem.policies.estimators.step_time import StepTimeModel
@@ -33,37 +30,10 @@ CONSISTENT: Rates = {side: 1e-9 * rate for side, rate in PRINTED.items()}
 """The printed costs in the unit of the paper's price list, dollars for a million tokens of a GFLOP each: the only
 power of ten at which its 0.3 makes the server the dearer decoder, and its 5 the device (but for Command), as its two
 settings need. Answers then migrate from the server to the device, and from the device to the server."""
-ANSWER = 128
-"""Tokens: the paper's output limit; all answers are taken to reach it."""
-READER = 1 / 0.209
-"""Tokens/s: the paper's P99 time between tokens is the reader's own pace."""
 SERVER_DECODE = 50.0
 """Tokens/s. Assumed, the paper says none; medians in api_ttft: 31 (command-r-plus) to 106 (Llama-3-70B, together)."""
 DEVICE_NOISE = 0.1
 """Assumed: σ of the logarithm of a device's prefill time around the k·l + c that is estimated."""
-SIDES = (Side.SERVER, Side.DEVICE)
-"""The order of pairs."""
-
-
-class Row(NamedTuple):
-    """Prompts of one length: pairs, by the winner or by the endpoint that prefills.
-
-    sent: tokens that the winner gives before it migrates, ANSWER if it never does.
-    sent_holding, sent_held: likewise while the loser still prefills, and when it has; both ANSWER if it does not hold
-        the prompt.
-    usd: cost of the answer.
-    usd_without: cost without a migration.
-    usd_at_best: cost with a migration after the first token, if that is cheaper.
-    prompt_usd: cost of the prefill.
-    """
-
-    sent: tuple[int, int]
-    sent_holding: tuple[int, int]
-    sent_held: tuple[int, int]
-    usd: tuple[float, float]
-    usd_without: tuple[float, float]
-    usd_at_best: tuple[float, float]
-    prompt_usd: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,148 +54,120 @@ class Moved:
     stalls_s: np.ndarray
 
 
+class Known(NamedTuple):
+    """Times of a server that were seen before.
+
+    ttft: to the first token.
+    resumed: to the next token, of a prompt that it held.
+    """
+
+    ttft: Latencies
+    resumed: Latencies
+
+
 class Migration:
     """One service and one device.
 
-    known: the server's times to first token, so far.
-    caution: what the estimated time of a hand-over is multiplied by.
+    known: the server's times so far.
+    policy: of migration.
+    parameters: of the policy.
     """
 
     def __init__(
-        self, service: Service, device: Device, usd_per_flop: float, known: Latencies, caution: float = 1.0
+        self,
+        service: Service,
+        device: Device,
+        usd_per_flop: float,
+        known: Known,
+        policy: str = "prepared",
+        **parameters: float,
     ) -> None:
         self._price, self._device, self._rate = service.price, device, usd_per_flop
-        self._known = RaceHistory(known, StepTimeModel(1e-6, 1 / device.prefill), Outputs(ANSWER))
-        self._payer = RaceAccount(dispatch.create("disco"), migration.create("buffered", caution=caution))
-        self._rates = (SERVER_DECODE, device.decode)
-        self._rows: dict[int, Row] = {}
-        # By winner and tokens sent: an answer that migrates to where the prompt is held, after its first token.
-        self._held_usd = np.array(
-            [
-                [
-                    self._answer_usd(0, source, sent) + self._token_usd(1 - source)
-                    for sent in range(ANSWER + 1)
-                ]
-                for source in (0, 1)
-            ]
-        )
+        speeds = StepTimeModel(1e-6, 1 / device.prefill)
+        self._known = RaceHistory(known.ttft, speeds, Outputs(ANSWER), known.resumed)
+        self._payer = RaceAccount(dispatch.create("disco"), migration.create(policy, **parameters))
+        self._courses: dict[tuple[int, int, tuple[float, float]], tuple[Course, np.ndarray]] = {}
+        self._costs: dict[int, Costs] = {}
 
     def costs(self, taken_in: int) -> Costs:
         """Return the costs after a prefill of `taken_in` tokens, with which the device's costs grow (equation 10)."""
-        model = self._device.model
-        flops = PerToken(model.prefill_flops(taken_in), model.decode_flops(ANSWER))
-        return Costs(self._price, flops, self._rate)
+        if taken_in not in self._costs:
+            model = self._device.model
+            flops = PerToken(model.prefill_flops(taken_in), model.decode_flops(ANSWER))
+            self._costs[taken_in] = Costs(self._price, flops, self._rate)
+        return self._costs[taken_in]
 
     def move(
-        self,
-        tokens: np.ndarray,
-        server_s: np.ndarray,
-        device_start_s: np.ndarray,
-        draws: np.ndarray,
-        noise: np.ndarray,
+        self, tokens: np.ndarray, server_s: np.ndarray, device_start_s: np.ndarray, draws: Sequence[Draws]
     ) -> Moved:
-        """Migrate the answers; endpoints that started pay for the whole prompt.
+        """Migrate the answers; endpoints that started pay for the whole prompt. Always call it with the same requests.
 
         tokens: of the prompts.
         server_s: when the server's first token would come; infinite for never.
         device_start_s: when the device would start; infinite for never.
-        draws: the server's time to first token if it were the target, seconds.
-        noise: factor on a device's prefill time.
         """
-        lengths, which = np.unique(tokens, return_inverse=True)
-        rows = [self._row(int(length)) for length in lengths]
         device_s = device_start_s + tokens / self._device.prefill
-        started = np.stack((np.isfinite(server_s), device_start_s < server_s), axis=1)
-        won = (device_s < server_s).astype(int)
-        at = np.arange(len(tokens)), won
-        columns = [np.array(pairs)[which] for pairs in zip(*rows, strict=True)]
-        prompts_usd = float((started * columns.pop()).sum())
-        cold, holding, held, usd, usd_without, usd_at_best = (column[at] for column in columns)
+        usd, delayed, stalls_s = np.zeros(3), [], []
+        for i, prompt in enumerate(tokens.tolist()):
+            source = int(device_s[i] < server_s[i])
+            starts_s = 0.0 if server_s[i] < math.inf else math.inf, float(device_start_s[i])
+            started = starts_s[0] < math.inf, starts_s[1] < server_s[i]
+            key = i, source, starts_s
+            if key not in self._courses:
+                first_s, other_s = (float(times[i]) for times in (server_s, device_s)[:: 1 - 2 * source])
+                elapsed_s = first_s - starts_s[1 - source] if started[1 - source] else None
+                found = self._course(prompt, source, draws[i], elapsed_s, other_s - first_s)
+                self._courses[key] = found, np.array(self._usd(prompt, source, started, found))
+            found, found_usd = self._courses[key]
+            usd += found_usd
+            if found.sent < ANSWER:
+                delayed.append(found.delayed)
+                stalls_s.append(found.stall_s)
+        moves, stays, at_best = usd.tolist()
+        return Moved(moves, stays, at_best, np.array(delayed), np.array(stalls_s))
 
-        kept = started.all(axis=1) & (held < ANSWER)
-        rate = np.array(self._rates)[won]
-        lag_s = np.where(kept, np.abs(server_s - device_s), 0.0)  # until the loser has taken in the prompt
-        sent = np.where(kept, np.minimum(holding, np.maximum(held, np.ceil(lag_s * rate) + 1)), cold)
-        sent = np.minimum(sent, ANSWER).astype(int)
-        usd = np.where(kept, self._held_usd[won, sent], usd)
-        usd_at_best = np.where(kept, np.minimum(usd_without, self._held_usd[won, 1]), usd_at_best)
+    def _course(
+        self, prompt: int, source: int, draws: Draws, elapsed_s: float | None, ready_s: float
+    ) -> Course:
+        if self._token_usd(source) <= self._token_usd(1 - source):
+            return Course(False, ANSWER, 0, 0.0)
+        request = RaceRequest(prompt, ANSWER, READER, share=1.0)
+        race = Race(request, self.costs(prompt), self._payer, self._known, coin=0.5)
+        pace = Pace(self._device.prefill, (SERVER_DECODE, self._device.decode), draws)
+        return course(race, prompt, source, pace, elapsed_s, ready_s)
 
-        moved = sent < ANSWER
-        rest_s = np.maximum(0.0, lag_s - (sent - 1) / rate)  # of the prompt, when it is asked to go on
-        taking_in = np.where(kept, sent, tokens + sent)
-        taking_s = rest_s + np.where(won == 1, draws, noise * taking_in / self._device.prefill)
-        delayed, stalls_s = self._delays(sent[moved], won[moved], taking_s[moved])
-        moving, staying, at_best = (
-            prompts_usd + float(each.sum()) for each in (usd, usd_without, usd_at_best)
-        )
-        return Moved(moving, staying, at_best, delayed, stalls_s)
+    def _usd(
+        self, prompt: int, source: int, started: tuple[bool, bool], found: Course
+    ) -> tuple[float, float, float]:
+        """Return the cost with migration, without, and with one that takes no time.
 
-    def _delays(
-        self, sent: np.ndarray, won: np.ndarray, taking_s: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        rates = np.array(self._rates)
-        stopped_s = (sent - 1) / rates[won]  # after the first token
-        stalls_s = np.maximum(0.0, stopped_s + taking_s - sent / READER)
-        caught_up = stalls_s / (1 / READER - 1 / rates[1 - won])  # tokens, until the target is ahead again
-        return np.minimum(np.ceil(caught_up), ANSWER - sent), stalls_s
+        started: whether either endpoint pays for the prompt anyhow.
+        """
+        anyhow = sum(self._taken_in_usd(prompt, side) for side in (0, 1) if started[side])
+        stays = moves = self._answer_usd(source, ANSWER)
+        again = 0 if found.kept and started[1 - source] else prompt  # to take in for a migration
+        holds = (
+            self._token_usd(1 - source) if found.kept else 0.0
+        )  # it gives a token before it holds the prompt
+        at_best = min(stays, self._answer_usd(source, 1, again) + holds)
+        if found.sent < ANSWER:
+            moves = self._answer_usd(source, found.sent, again)
+        elif found.kept and again:
+            moves += self._taken_in_usd(prompt + 1, 1 - source)  # for nothing
+        return anyhow + moves + holds, anyhow + stays, anyhow + at_best
 
-    def _row(self, tokens: int) -> Row:
-        if tokens not in self._rows:
-            costs = self.costs(tokens)
-            sent = self._sent(tokens, 0), self._sent(tokens, 1)
-            holding, held = zip(*(self._sent_to_holder(tokens, source) for source in (0, 1)), strict=True)
-            stays = self._answer_usd(tokens, 0, ANSWER), self._answer_usd(tokens, 1, ANSWER)
-            moves = self._answer_usd(tokens, 0, 1), self._answer_usd(tokens, 1, 1)
-            self._rows[tokens] = Row(
-                sent=sent,
-                sent_holding=holding,
-                sent_held=held,
-                usd=(self._answer_usd(tokens, 0, sent[0]), self._answer_usd(tokens, 1, sent[1])),
-                usd_without=stays,
-                usd_at_best=(min(stays[0], moves[0]), min(stays[1], moves[1])),
-                prompt_usd=(costs.server.of(tokens, 0), costs.device_usd.of(tokens, 0)),
-            )
-        return self._rows[tokens]
-
-    def _answer_usd(self, tokens: int, source: int, sent: int) -> float:
-        """Return the cost of an answer with `sent` tokens from the source and the rest from the other (DiSCo, appendix
-        E.1)."""
-        taken_in, rest = (tokens + sent, ANSWER - sent) if sent < ANSWER else (0, 0)
+    def _answer_usd(self, source: int, sent: int, again: int = 0) -> float:
+        """Return the cost of an answer with `sent` tokens from the source and the rest from the other, which takes in
+        what was sent and `again` tokens (DiSCo, appendix E.1)."""
+        taken_in, rest = (again + sent, ANSWER - sent) if sent < ANSWER else (0, 0)
         costs, first, then = self.costs(taken_in), (0, sent), (taken_in, rest)
         server, device = (first, then) if source == 0 else (then, first)
-        return costs.server.of(*server) + costs.exchange_rate * costs.device.of(*device)
+        return costs.server.of(*server) + costs.device_usd.of(*device)
+
+    def _taken_in_usd(self, tokens: int, side: int) -> float:
+        costs = self.costs(tokens)
+        return (costs.server, costs.device_usd)[side].of(tokens, 0)
 
     def _token_usd(self, side: int) -> float:
         costs = self.costs(0)
         return (costs.server, costs.device_usd)[side].of(0, 1)
-
-    def _sent(self, tokens: int, source: int) -> int:
-        return self._moves(self._race(tokens), source)
-
-    def _sent_to_holder(self, tokens: int, source: int) -> tuple[int, int]:
-        """(while it still takes in the prompt, when it has): Row's sent_holding and sent_held."""
-        sent = []
-        for has_it in (False, True):
-            race = self._race(tokens)
-            if has_it:
-                race.finish()  # a prefill after that takes no time
-            for side in SIDES:
-                race.took_in(side, tokens)
-            race.finish()
-            if not race.keep_loser(SIDES[1 - source]):
-                return ANSWER, ANSWER
-            sent.append(self._moves(race, source))
-        return sent[0], sent[1]
-
-    def _race(self, tokens: int) -> Race:
-        request = RaceRequest(tokens, ANSWER, READER, share=1.0)
-        return Race(request, self.costs(tokens), self._payer, self._known, coin=0.5)
-
-    def _moves(self, race: Race, source: int) -> int:
-        """Tokens that the source gives before the answer moves on."""
-        for sent in range(1, ANSWER):
-            now_s = (sent - 1) / self._rates[source]
-            race.delivered(1, now_s)
-            if race.hand_over(SIDES[source], sent, now_s):
-                return sent
-        return ANSWER

@@ -60,7 +60,7 @@ DEAR_JOULE = 1e-4
 POLICIES = {
     "chance": ("stochastic", "never"),
     "race": ("disco", "never"),
-    "race, migrating": ("disco", "buffered"),
+    "race, migrating": ("disco", "prepared"),
 }
 
 

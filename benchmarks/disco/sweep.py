@@ -5,19 +5,41 @@ Per seed, 1000 requests, and what was learnt from 1000 before them. The policies
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from tandem.benchmarks import report
-from tandem.benchmarks.disco.data import DEVICES, LEAST_CUT, SERVICES, TABLE_2, TABLE_3, Draw, Service
-from tandem.benchmarks.disco.migration import CONSISTENT, DEVICE_NOISE, SIDES, Migration, Moved, Rates
+from tandem.benchmarks.disco.course import SIDES, Draws
+from tandem.benchmarks.disco.data import (
+    DEVICES,
+    LEAST_CUT,
+    SERVICES,
+    TABLE_2,
+    TABLE_3,
+    Draw,
+    Service,
+    resuming,
+)
+from tandem.benchmarks.disco.migration import (
+    CONSISTENT,
+    DEVICE_NOISE,
+    SERVER_DECODE,
+    Known,
+    Migration,
+    Moved,
+    Rates,
+)
 from tandem.policies.estimators.windows import Latencies, Lengths
 from tandem.policies.race.dispatch import DispatchState, Side, dispatch
 
 BUDGETS = np.arange(1, 20) / 20
 REQUESTS = 1000
 Setting = tuple[str, Side]
+RESUMES = resuming(1 / SERVER_DECODE)
 
 
 @dataclass(slots=True)
@@ -35,16 +57,21 @@ class Sweep:
     used: np.ndarray
     moved: list[list[list[Moved]]] = field(default_factory=list)
 
-    def cost_cut(self, device: int, best: bool = False) -> float:
-        """Return the share of the cost that migration saves at its best budget, mean over seeds.
+    def cost_cuts(self, device: int, best: bool = False) -> np.ndarray:
+        """Return the shares of the cost that migration saves, by seed and budget.
 
         best: if migrations took no time.
         """
-        cuts = [
-            [1 - (m.usd_at_best if best else m.usd) / m.usd_without for m in seed]
-            for seed in self.moved[device]
-        ]
-        return float(np.mean(cuts, axis=0).max())
+        return np.array(
+            [
+                [1 - (m.usd_at_best if best else m.usd) / m.usd_without for m in seed]
+                for seed in self.moved[device]
+            ]
+        )
+
+    def cost_cut(self, device: int, best: bool = False) -> float:
+        """Return the share at its best budget, mean over seeds."""
+        return float(self.cost_cuts(device, best).mean(0).max())
 
     def pooled(self, name: str) -> np.ndarray:
         """One of Moved's arrays over all devices, seeds and budgets."""
@@ -57,8 +84,11 @@ def sweep(
     side: Side,
     seeds: int,
     service: Service | None = None,
-    caution: float = 1.0,
+    policy: str = "prepared",
+    parameters: Mapping[str, float] = MappingProxyType({}),
     rates: Rates = CONSISTENT,
+    resumes: Draw = RESUMES,
+    first_seed: int = 0,
 ) -> Sweep:
     """DiSCo against stochastic dispatch over all budgets.
 
@@ -66,19 +96,25 @@ def sweep(
     draw: the server's times to first token.
     side: the constrained endpoint.
     service: whose costs are counted; None: no costs.
-    caution: what the estimated time of a hand-over is multiplied by.
+    policy: of migration, with these parameters.
     rates: what a FLOP of the device is worth.
+    resumes: draws the server's times to the next token of a prompt that it holds.
+    first_seed: the others follow.
     """
     shape = seeds, len(BUDGETS), len(DEVICES)
     found = Sweep(np.empty(shape), np.empty(shape), np.empty(shape[:2]))
     found.moved = [[[] for _ in range(seeds)] for _ in DEVICES] if service else []
     for seed in range(seeds):
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(first_seed + seed)
         lengths, ttft = Lengths(rng.choice(pool, REQUESTS)), Latencies(draw(rng, REQUESTS))
         tokens, server_s, coins = rng.choice(pool, REQUESTS), draw(rng, REQUESTS), rng.random(REQUESTS)
         again_s, noise = draw(rng, REQUESTS), rng.lognormal(0, DEVICE_NOISE, REQUESTS)
+        draws = [Draws(*each) for each in np.stack((again_s, resumes(rng, REQUESTS), noise), 1).tolist()]
+        known = Known(ttft, Latencies(resumes(rng, REQUESTS)))
         movers = (
-            [Migration(service, d, rates[side], ttft, caution) for d in DEVICES.values()] if service else []
+            [Migration(service, d, rates[side], known, policy, **parameters) for d in DEVICES.values()]
+            if service
+            else []
         )
         for i, budget in enumerate(BUDGETS):
             state = lengths, ttft, float(budget), side
@@ -93,7 +129,7 @@ def sweep(
                 found.p99_cut[seed, i, j] = 1 - np.quantile(ours_s, 0.99) / np.quantile(theirs_s, 0.99)
                 found.mean_cut[seed, i, j] = 1 - ours_s.mean() / theirs_s.mean()
             for j, mover in enumerate(movers):
-                found.moved[j][seed].append(mover.move(tokens, ours[0] + server_s, ours[1], again_s, noise))
+                found.moved[j][seed].append(mover.move(tokens, ours[0] + server_s, ours[1], draws))
     return found
 
 
@@ -120,15 +156,23 @@ def sweeps(
     seeds: int,
     what: str,
     tail: float = 1.0,
-    caution: float = 1.0,
-    rates: Rates = CONSISTENT,
+    held: float | None = None,
+    **options: Any,
 ) -> dict[Setting, Sweep]:
-    """All services in both settings."""
+    """All services in both settings.
+
+    tail: what σ of the server's times to first token is multiplied by.
+    held: share of such a time after which a server that holds the prompt goes on; None: after RESUMES.
+    options: of `sweep`.
+    """
     settings = [(name, side) for name in SERVICES for side in SIDES]
-    return {
-        (name, side): sweep(pool, SERVICES[name].ttft(tail), side, seeds, SERVICES[name], caution, rates)
-        for name, side in report.progress(settings, what)
-    }
+    found = {}
+    for name, side in report.progress(settings, what):
+        draw = SERVICES[name].ttft(tail)
+        if held is not None:
+            options["resumes"] = lambda rng, n, draw=draw: held * draw(rng, n)
+        found[name, side] = sweep(pool, draw, side, seeds, SERVICES[name], **options)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +181,15 @@ class Summary:
 
     as_paper: cells of table 2 that reach the paper's.
     in_range: cells that reach 11 %.
-    cost_cut: the best of services, devices and budgets, by setting.
+    cost_cuts: by setting, then seed, the share of the cost that migration saves at best.
     at_best: likewise if migrations took no time.
     delayed: mean delayed tokens over the paper's, the largest of services and settings.
     """
 
     as_paper: int
     in_range: int
-    cost_cut: dict[Side, float]
-    at_best: dict[Side, float]
+    cost_cuts: dict[Side, np.ndarray]
+    at_best: dict[Side, np.ndarray]
     delayed: float
 
 
@@ -157,8 +201,13 @@ def summarise(found: dict[Setting, Sweep]) -> Summary:
     ]
     cuts, bests = (
         {
-            side: max(
-                s.cost_cut(j, best) for (_, at), s in found.items() for j in range(len(DEVICES)) if at is side
+            side: _best_of_others(
+                [
+                    s.cost_cuts(j, best)
+                    for (_, at), s in found.items()
+                    if at is side
+                    for j in range(len(DEVICES))
+                ]
             )
             for side in SIDES
         }
@@ -171,6 +220,15 @@ def summarise(found: dict[Setting, Sweep]) -> Summary:
         bests,
         max(mean(s.pooled("delayed")) / TABLE_3[key][0] for key, s in found.items()),
     )
+
+
+def _best_of_others(cuts: list[np.ndarray]) -> np.ndarray:
+    """Return by seed the cut at that service, device and budget which are the best of the other seeds; of this one if
+    it is the only one."""
+    by_seed = np.concatenate(cuts, axis=1)
+    seeds = len(by_seed)
+    others = by_seed if seeds == 1 else (by_seed.sum(0) - by_seed) / (seeds - 1)
+    return by_seed[np.arange(seeds), others.argmax(1)]
 
 
 def mean(values: np.ndarray) -> float:
