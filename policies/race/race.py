@@ -253,23 +253,25 @@ class Race:
         """Return the seconds for which this side may pause after `sent` tokens, as the answer migrates once the other
         one holds the prompt; 0: it must go on.
 
-        When they are over, the reader has enough for this side to go on in time; also to migrate after its next token,
-        unless the other one was expected to be ready by then.
+        If the other one is expected to be ready before the reader has read all, this side may pause until then.
+        Otherwise, or where that has turned out wrong, the pause ends early enough for it to go on in time, and for the
+        answer to migrate after its next token.
         """
         other, reader = _other(side), self._reader
         if reader is None or other is not self._kept or other not in self._taking_in:
             return 0.0
-        rate, now = reader.rate, reader.dry_s(now_s)
-        migration_s, resume_s = self._resume_s(other, sent), self._resume_s(side, 1)
+        unread_s, migration_s = reader.dry_s(now_s), self._resume_s(other, sent)
+        enough = reader.rate * migration_s
         if not self._migration.prepares or not self._migration.due(
-            self._state(side, sent, sent, migration_s, rate * migration_s)
+            self._state(side, sent, sent, migration_s, enough)
         ):
             return 0.0
-        in_time = buffer_tokens(rate, max(0.0, self._ready_s - now_s) + migration_s) <= rate * now
-        if in_time:
-            return now
-        rest_s = now - resume_s - migration_s
-        return rest_s if rest_s >= resume_s else 0.0
+        left_s = self._ready_s - now_s
+        if left_s > 0.0 and buffer_tokens(reader.rate, left_s + migration_s) <= reader.rate * unread_s:
+            return unread_s
+        resume_s = self._resume_s(side, 1)
+        rest_s = unread_s - migration_s - resume_s
+        return rest_s if rest_s >= resume_s else 0.0  # a shorter one is not worth the way back
 
     def hand_over(self, side: Side, sent: int, now_s: float) -> bool:
         """Return whether an answer of `sent` tokens should now migrate from this side to the other.
