@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 from urllib.parse import urlencode
 
 import typer
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from tandem.app.cli.keys import keys
 from tandem.app.cli.models import models
-from tandem.app.cli.server.target import Url, failures, server
+from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import (
     DEVICE_COLUMNS,
     Origins,
@@ -26,6 +27,7 @@ from tandem.app.cli.terminal.render import (
     show_table,
 )
 from tandem.app.client.http import ClientError, HttpClient
+from tandem.deployments.access.usage import Group
 from tandem.deployments.modes import MODES
 
 if TYPE_CHECKING:
@@ -93,6 +95,16 @@ ShownOrigins = Annotated[
     ),
 ]
 Model = Annotated[str | None, typer.Option(help="A model that the server lists; by default its first.")]
+
+
+GROUPS: tuple[str, ...] = get_args(Group)
+
+
+def _groups(given: list[str] | None) -> list[str] | None:
+    """Refuse what usage is not kept apart by."""
+    if unknown := [name for name in given or () if name not in GROUPS]:
+        raise typer.BadParameter(f"there is no {unknown[0]!r}, but {', '.join(GROUPS)}")
+    return given
 
 
 def _drawable(path: Path | None) -> Path | None:
@@ -254,6 +266,36 @@ def account(
         else:
             for name, value in found.items():
                 print(f"{name}\t{plain(value)}")
+
+
+@cli.command()
+def usage(
+    url: Url = None,
+    start: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="First day, UTC.")] = None,
+    end: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last day, UTC.")] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(callback=_groups, help=f"Keep apart: {', '.join(GROUPS)}; by default the first three."),
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option(help="Only this account's, as the id of a key; for operators.")
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, for spreadsheets.")] = False,
+) -> None:
+    """Show what requests have cost, in tokens, dollars and joules: those of the key in TANDEM_API_KEY, or of all keys
+    if it is an operator's."""
+    from tandem.app.cli.usage import show_usage
+
+    asked = {
+        "start": start and start.date().isoformat(),
+        "end": end and end.date().isoformat(),
+        "by": by,
+        "account": account,
+    }
+    with failures(), HttpClient(server(url)) as client:
+        query = {name: value for name, value in asked.items() if value}
+        show_usage(client, query, "json" if as_json else "csv" if as_csv else "table")
 
 
 @cli.command()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tandem.deployments.access.usage import Period, Spent, first_day
 from tandem.deployments.config.settings import AccountSettings
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.bill import Bill, Charge
 
 ANONYMOUS = "anonymous"
 _DEVICE = "device-"
+_DAYS = 40  # more than a period has
 
 
 def account_of(device: str) -> str:
@@ -33,6 +35,8 @@ class Terms:
     concurrent: most answers under way at once.
     modes, devices: names that it may ask for.
     expires_s: when its key expires, seconds since the epoch.
+    usd: most dollars that the server's tokens may cost in a period.
+    per: that period.
     """
 
     budget: float
@@ -43,6 +47,8 @@ class Terms:
     modes: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
     expires_s: float | None = None
+    usd: float | None = None
+    per: Period = "month"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +57,14 @@ class Statement:
 
     total: bill of all its requests.
     devices: bills of requests with a device, by its name.
+    usd: the server's dollars in the period of the terms.
     spent: for each limit of a mode, the tokens that count lately and those that were spent.
     """
 
     terms: Terms
     total: Bill
     devices: Mapping[str, Bill]
+    usd: Spent
     spent: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -66,20 +74,36 @@ class Account:
 
     terms: terms of its next request.
     bills: bills by device, "" for requests without one.
+    days: the server's dollars by day, the last ones.
     """
 
     terms: Terms
     bills: dict[str, Bill] = field(default_factory=dict)
+    days: dict[str, float] = field(default_factory=dict)
 
-    def charge(self, device: str, bill: Bill) -> None:
-        """Add a bill of requests with that device, or without one ("")."""
-        self.bills.setdefault(device, Bill()).add(bill)
+    def charge(self, charge: Charge) -> None:
+        """Add a bill."""
+        self.bills.setdefault(charge.device, Bill()).add(charge.bill)
+        self.spend(charge.day, charge.bill.server_usd)
 
-    def statement(self) -> Statement:
+    def spend(self, day: str, usd: float) -> None:
+        """Count the server's dollars of a day."""
+        self.days[day] = self.days.get(day, 0.0) + usd
+        if len(self.days) > _DAYS:
+            del self.days[min(self.days)]
+
+    def spent(self, now_s: float) -> Spent:
+        """Return the server's dollars in the period of the terms that `now_s` lies in."""
+        since = first_day(self.terms.per, now_s)
+        return Spent(since, sum(usd for day, usd in self.days.items() if day >= since))
+
+    def statement(self, now_s: float) -> Statement:
+        """Return the usage so far."""
         total = Bill()
         for bill in self.bills.values():
             total.add(bill)
-        return Statement(self.terms, total, {name: bill for name, bill in self.bills.items() if name})
+        devices = {name: bill for name, bill in self.bills.items() if name}
+        return Statement(self.terms, total, devices, usd=self.spent(now_s))
 
 
 class Accounts:
@@ -105,16 +129,15 @@ class Accounts:
             account = self._accounts[key] = Account(self.terms)
         return account
 
-    def statement(self, key: str) -> Statement:
+    def statement(self, key: str, now_s: float) -> Statement:
         """Return the usage of that key's account, without opening one."""
-        return (self._accounts.get(key) or Account(self.terms)).statement()
+        return (self._accounts.get(key) or Account(self.terms)).statement(now_s)
 
-    def replace_bills(self, charges: Iterable[tuple[str, str, Bill]]) -> None:
-        """Replace all usage: (account, device or "", bill)."""
+    def clear_usage(self) -> None:
+        """Forget all usage; limits stay."""
         for account in self._accounts.values():
             account.bills.clear()
-        for key, device, bill in charges:
-            self.of(key).charge(device, bill)
+            account.days.clear()
 
     def close(self, key: str) -> None:
         """Delete the account and its usage."""

@@ -7,8 +7,9 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 
-from tandem.deployments.access.store import BillBatch, Charge
+from tandem.deployments.access.store import BillBatch
 from tandem.deployments.outbox import DELAY_S
+from tandem.deployments.request.bill import Charge
 
 logger = logging.getLogger("ray.serve")
 

@@ -15,6 +15,7 @@ from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, T
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
 from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
+from tandem.deployments.access.usage import Usage, UsageQuery, recent
 from tandem.deployments.config.settings import LedgerSettings
 
 logger = logging.getLogger("ray.serve")
@@ -24,7 +25,7 @@ T = TypeVar("T")
 WATCH_S = 1.0
 """Seconds between two looks at whether another service has written: while one replaces the other, there are two."""
 
-LIMITS = tuple(f.name for f in fields(Terms) if f.name not in ("budget", "exchange_rate"))
+LIMITS = tuple(f.name for f in fields(Terms) if f.name not in ("budget", "exchange_rate", "per"))
 
 
 class KeyService:
@@ -81,7 +82,8 @@ class KeyService:
         one are anonymous, but a device is known by its own."""
         key = None if hashed is None else self._ring.holder(hashed, self._now_s())
         if key is not None:
-            return Caller(key.id, key.role, key.terms, keyed=True, name=key.name)
+            spent = None if key.terms.usd is None else self._accounts.of(key.id).spent(self._now_s())
+            return Caller(key.id, key.role, key.terms, keyed=True, name=key.name, spent=spent)
         if self._ring.guards_api:
             return None
         return Caller(
@@ -90,16 +92,21 @@ class KeyService:
 
     def statement(self, account: str) -> Statement:
         """Return the usage of that account, without opening one."""
-        return self._accounts.statement(account)
+        return self._accounts.statement(account, self._now_s())
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """Return what was asked for, of all that is booked. Raises LedgerError."""
+        await self.written()
+        return await self._aside(self._ledger.usage, query)
 
     def charge(self, batch: BillBatch) -> None:
         """Book bills, once however often they are sent; `written` returns when they are on disk."""
         if batch.number > self._last.get(batch.sender, 0):
             self._last[batch.sender] = batch.number
             self._batches.append(batch)
-            for account, device, bill in batch.charges:
-                if self._is_open(account):
-                    self._accounts.of(account).charge(device, bill)
+            for charge in batch.charges:
+                if self._is_open(charge.account):
+                    self._accounts.of(charge.account).charge(charge)
                 else:
                     self._stale = True  # of a key that another service has just made, or that was revoked
         if self._batches and (self._writing is None or self._writing.done()):
@@ -120,7 +127,7 @@ class KeyService:
             raise NoSuchKey(f"there is no account {account!r}")
         else:
             async with self._lock:
-                terms = changed(self._accounts.statement(account).terms, changes)
+                terms = changed(self.statement(account).terms, changes)
                 await self._aside(self._ledger.keep_terms, account, terms)
                 self._accounts.of(account).terms = self._settled[account] = terms
         return self.statement(account)
@@ -194,7 +201,7 @@ class KeyService:
     async def _read(self) -> None:
         """Take over all that the ledger knows."""
         async with self._lock:
-            written = await self._aside(self._ledger.read)
+            written = await self._aside(self._ledger.read, recent(self._now_s()))
             for gone in self._ring.keys.keys() - {key.id for key in written.keys}:
                 self._accounts.close(gone)
             self._ring = Keyring(written.keys, written.secrets)
@@ -205,10 +212,16 @@ class KeyService:
                 self._accounts.of(key.id).terms = key.terms
             for sender, number in written.last.items():
                 self._last[sender] = max(number, self._last.get(sender, 0))
-            waiting = [charge for batch in self._batches for charge in batch.charges]
-            self._accounts.replace_bills(
-                charge for charge in [*written.bills, *waiting] if self._is_open(charge[0])
-            )
+            self._accounts.clear_usage()
+            for charge in written.bills:
+                if self._is_open(charge.account):
+                    self._accounts.of(charge.account).bills[charge.device] = charge.bill
+            for account, day, usd in written.spent:
+                if self._is_open(account):
+                    self._accounts.of(account).spend(day, usd)
+            for charge in (charge for batch in self._batches for charge in batch.charges):
+                if self._is_open(charge.account):
+                    self._accounts.of(charge.account).charge(charge)
 
     async def _watch(self) -> None:
         while True:

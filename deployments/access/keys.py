@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tandem.deployments.access.accounts import ANONYMOUS, Terms, account_of
 from tandem.deployments.access.device_name import device_name
+from tandem.deployments.access.usage import Spent
 
 PREFIX = "tandem-"
 SECRET_BYTES = 32
@@ -59,6 +60,7 @@ class Caller:
     keyed: it has shown a key; otherwise the API asks for none, and it must be on this machine.
     name: of its key, "" without one; a device's: what requests call it.
     settled: without a key, terms by account where they differ from these.
+    spent: dollars in the period of its terms; None if these have no limit of dollars.
     """
 
     account: str
@@ -67,6 +69,7 @@ class Caller:
     keyed: bool
     name: str = ""
     settled: Mapping[str, Terms] = field(default_factory=dict, compare=False)
+    spent: Spent | None = None
 
     def at(self, device: str | None) -> Caller:
         """Return the one who pays for a request with that device: without a key, the device's account."""

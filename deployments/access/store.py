@@ -10,29 +10,38 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.access.usage import Usage, UsageQuery
+from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
 
-VERSION = 1
-"""Version of the tables; a file of another version is refused."""
+VERSION = 2
+"""Version of the tables; older ones are brought up to it, and a younger file is refused."""
 
 _TABLES = """
 CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT, role TEXT, hint TEXT, made_s REAL, terms BLOB) STRICT;
 CREATE TABLE secrets (digest TEXT PRIMARY KEY, key TEXT, until_s REAL) STRICT;
 CREATE TABLE terms (account TEXT PRIMARY KEY, terms BLOB) STRICT;
-CREATE TABLE bills (
-    account TEXT, device TEXT, requests INTEGER,
+"""
+_USAGE = """
+CREATE TABLE usage (
+    account TEXT, day TEXT, mode TEXT, model TEXT, device TEXT, requests INTEGER,
     server_in INTEGER, server_out INTEGER, device_in INTEGER, device_out INTEGER,
     server_usd_in REAL, server_usd_out REAL, joules REAL, device_usd REAL,
-    PRIMARY KEY (account, device)
-) STRICT;
+    PRIMARY KEY (account, day, mode, model, device)
+) STRICT, WITHOUT ROWID;
 """
+_FROM_1 = f"""{_USAGE}
+INSERT INTO usage SELECT account, '', '', '', device, requests, server_in, server_out, device_in, device_out,
+    server_usd_in, server_usd_out, joules, device_usd FROM bills;
+DROP TABLE bills;
+"""
+"""From version 1, which had one row for all of an account's requests with a device."""
 _COUNTED = (
     "requests",
     "server_in",
@@ -44,15 +53,13 @@ _COUNTED = (
     "joules",
     "device_usd",
 )
-_CHARGE = "INSERT INTO bills VALUES ({}) ON CONFLICT DO UPDATE SET {}".format(
-    ", ".join("?" * (2 + len(_COUNTED))), ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTED)
+_SUMS = ", ".join(f"SUM({name})" for name in _COUNTED)
+_CHARGE = "INSERT INTO usage VALUES ({}) ON CONFLICT DO UPDATE SET {}".format(
+    ", ".join("?" * (5 + len(_COUNTED))), ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTED)
 )
 
 _BATCHES = "CREATE TABLE IF NOT EXISTS batches (sender TEXT PRIMARY KEY, last INTEGER) STRICT"
 _LATER = "INSERT INTO batches VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last WHERE excluded.last > last"
-
-Charge = tuple[str, str, Bill]
-"""Account, device or "", and usage."""
 
 
 class BillBatch(NamedTuple):
@@ -67,12 +74,18 @@ class BillBatch(NamedTuple):
 
 
 class Books(NamedTuple):
-    """Contents of a ledger at one moment. last: number of the latest batch, by sender."""
+    """Contents of a ledger at one moment.
+
+    bills: of each account with each device, of all days together.
+    spent: server's dollars of each account on each recent day.
+    last: number of the latest batch, by sender.
+    """
 
     keys: list[Key]
     secrets: list[Secret]
     terms: dict[str, Terms]
     bills: list[Charge]
+    spent: list[tuple[str, str, float]]
     last: dict[str, int]
 
 
@@ -93,8 +106,8 @@ class Ledger:
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
             (version,) = self._file.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._file.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+            if version in _STEPS:
+                self._file.executescript(f"BEGIN; {_STEPS[version]} PRAGMA user_version = {VERSION}; COMMIT;")
             elif version != VERSION:
                 raise LedgerError(f"{path} is a ledger of version {version}; this is for version {VERSION}")
             self._file.execute(_BATCHES)  # younger than the version
@@ -102,12 +115,12 @@ class Ledger:
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"{path}: {error}") from None
 
-    def read(self) -> Books:
-        """Return all that the ledger holds, in one transaction."""
+    def read(self, since: str = "") -> Books:
+        """Return all that memory needs of the ledger, in one transaction. since: the first recent day."""
         with self._commit():
             self._file.execute("BEGIN")
             last = dict(self._file.execute("SELECT sender, last FROM batches"))
-            return Books(self.keys(), self.secrets(), self.terms(), self.bills(), last)
+            return Books(self.keys(), self.secrets(), self.terms(), self.bills(), self.spent(since), last)
 
     def keys(self) -> list[Key]:
         """Return all keys that were not revoked."""
@@ -127,13 +140,33 @@ class Ledger:
         return {account: _terms(terms) for account, terms in rows}
 
     def bills(self) -> list[Charge]:
-        """Return all usage so far."""
-        rows = self._file.execute(f"SELECT account, device, {', '.join(_COUNTED)} FROM bills")
-        return [
-            (account, device, Bill(requests, Used(*used), *money))
-            for account, device, requests, *counted in rows
-            for used, money in [(counted[:4], counted[4:])]
-        ]
+        """Return the usage of each account with each device, of all days together."""
+        rows = self._file.execute(f"SELECT account, device, {_SUMS} FROM usage GROUP BY account, device")
+        return [Charge(account, device, _bill(counted)) for account, device, *counted in rows]
+
+    def spent(self, since: str) -> list[tuple[str, str, float]]:
+        """Return (account, day, server's dollars) of each day from `since` on."""
+        return list(
+            self._file.execute(
+                "SELECT account, day, SUM(server_usd_in + server_usd_out) FROM usage WHERE day >= ? AND day > '' "
+                "GROUP BY account, day",
+                (since,),
+            )
+        )
+
+    def usage(self, query: UsageQuery) -> list[Usage]:
+        """Return sums over all that the query does not group by, in the order of its groups."""
+        where, given = ["day >= ?", "day <= ?"], [query.start, query.end]
+        if query.account is not None:
+            where, given = [*where, "account = ?"], [*given, query.account]
+        groups = ", ".join(query.by)
+        rows = self._file.execute(
+            f"SELECT {groups + ', ' if groups else ''}{_SUMS} FROM usage WHERE {' AND '.join(where)}"
+            + (f" GROUP BY {groups} ORDER BY {groups}" if groups else " HAVING COUNT(*) > 0"),
+            given,
+        )
+        count = len(query.by)
+        return [Usage(tuple(row[:count]), _bill(row[count:])) for row in rows]
 
     def keep_key(self, key: Key, opens: Iterable[Secret] = ()) -> None:
         """Store a key that is new or has changed, and those of its secrets that have."""
@@ -186,10 +219,22 @@ class Ledger:
             raise LedgerError(f"the ledger cannot be written: {error}") from None
 
 
-def _row(account: str, device: str, bill: Bill) -> tuple[object, ...]:
+_STEPS = {0: _TABLES + _USAGE, 1: _FROM_1}
+"""Statements that make the tables of this version, by the version before."""
+
+
+def _bill(counted: Sequence[Any]) -> Bill:
+    requests, *rest = counted
+    return Bill(requests, Used(*rest[:4]), *rest[4:])
+
+
+def _row(account: str, device: str, bill: Bill, mode: str, model: str, day: str) -> tuple[object, ...]:
     used = bill.used
     return (
         account,
+        day,
+        mode,
+        model,
         device,
         bill.requests,
         used.server_in,

@@ -13,6 +13,7 @@ from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
 from tandem.deployments.access.store import BillBatch, LedgerError
+from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, LedgerSettings
 from tandem.deployments.control.calls import refuses
@@ -60,6 +61,10 @@ class Access:
         """Book bills, once however often they are sent; return when they are on disk. Raises LedgerError."""
         self._service.charge(batch)
         await self._service.written()
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """Return booked usage, see KeyService.usage."""
+        return await self._service.usage(query)
 
     async def account(self, key: str) -> Statement:
         """Return an account's usage and terms, see KeyService.statement."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,11 +14,13 @@ from tandem.deployments.access.accounts import Statement, device_of
 from tandem.deployments.access.bill_sender import BillSender
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Key, Role
+from tandem.deployments.access.usage import Usage, UsageQuery, day_of
 from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.control.access import Access
 from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.learning.report import Report
+from tandem.deployments.request.bill import Charge
 from tandem.deployments.request.job import NoSuchDevice
 
 
@@ -28,9 +31,16 @@ class AccessClient(HandleClient):
     callers: who has which key.
     """
 
-    def __init__(self, access: DeploymentHandle, router: RouterClient, limits: LimitSettings) -> None:
+    def __init__(
+        self,
+        access: DeploymentHandle,
+        router: RouterClient,
+        limits: LimitSettings,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """now_s: seconds since the epoch."""
         super().__init__(access)
-        self._router, self._soon_s = router, limits.open_s
+        self._router, self._soon_s, self._now_s = router, limits.open_s, now_s
         self.callers = Callers(lambda hashed: self.ask(limits.assign_s, Access.caller, hashed))
         self._bills = BillSender(lambda batch: self.ask(limits.assign_s, Access.charge, batch))
 
@@ -48,7 +58,8 @@ class AccessClient(HandleClient):
 
     def charge(self, report: Report) -> None:
         """Have an answer's bill booked soon."""
-        self._bills.add((report.account, report.device, report.bill))
+        day = day_of(self._now_s())
+        self._bills.add(Charge(report.account, report.device, report.bill, report.mode, report.model, day))
 
     async def close(self) -> None:
         """Return when all bills are booked, or cannot be."""
@@ -59,6 +70,11 @@ class AccessClient(HandleClient):
         """Return that account's usage and terms, without opening it."""
         await self._bills.sent(self._soon_s)
         return await self._complete(key, await self.ask(self._soon_s, Access.account, key))
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """Return usage, this process's answers included."""
+        await self._bills.sent(self._soon_s)
+        return await self.ask(self._soon_s, Access.usage, query)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         """Change an account's terms. Raises NoSuchDevice, KeyRefused, LedgerError, as the methods below."""

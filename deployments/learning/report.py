@@ -20,6 +20,7 @@ class Report:
     taught: by mode, the result of its `ModeRun.report`.
     request: id of the job.
     model: name of the model; "": the first one.
+    mode: that served the answer last; "" where only the device knows it.
     """
 
     account: str
@@ -30,3 +31,4 @@ class Report:
     taught: Mapping[str, object] = field(default_factory=dict)
     request: int = 0
     model: str = ""
+    mode: str = ""

@@ -276,6 +276,7 @@ class _Request:
                 taught=taught,
                 request=self._job.id,
                 model=self._executor._model,
+                mode=stats.mode,
             )
         )
 

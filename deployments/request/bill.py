@@ -1,8 +1,9 @@
-"""The bill of requests: tokens, dollars and joules."""
+"""The bill of requests: tokens, dollars and joules; who pays it, and what for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tandem.policies.cost import Used
 
@@ -37,3 +38,21 @@ class Bill:
     def server_usd(self) -> float:
         """Dollars that the server asks for all of it."""
         return self.server_usd_in + self.server_usd_out
+
+
+class Charge(NamedTuple):
+    """A bill to be booked.
+
+    account: that pays.
+    device: name of the device that took part; "" if none did.
+    mode: that served the requests last; "" where it is not known.
+    model: by its name for clients; "" where it is not known.
+    day: of the requests' end, UTC, as 2026-11-25; "" for usage from before days were kept.
+    """
+
+    account: str
+    device: str
+    bill: Bill
+    mode: str = ""
+    model: str = ""
+    day: str = ""

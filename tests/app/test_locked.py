@@ -175,7 +175,7 @@ async def test_keys_and_bills_outlive(
 
     async def written() -> bool:
         ledger = Ledger(path)
-        requests = sum(bill.requests for account, _, bill in ledger.bills() if account == id)
+        requests = sum(bill.requests for account, _, bill, *_ in ledger.bills() if account == id)
         ledger.close()
         return requests == 9
 

@@ -55,6 +55,19 @@ class BillView(BaseModel):
         }
 
 
+class PeriodView(BaseModel):
+    """Cost of an account in a period.
+
+    since: the period's first day, UTC.
+    server_usd: dollars that the server asks for its tokens.
+    """
+
+    model_config = ConfigDict(json_schema_extra=describe)
+
+    since: str
+    server_usd: float
+
+
 class AccountView(BillView):
     """Account: cost of all requests so far, and terms.
 
@@ -63,6 +76,7 @@ class AccountView(BillView):
     terms: terms of the next request.
     budget_used: by constrained endpoint, `server` or `device`, its share of the prompt tokens in its last 1000 races.
     devices: cost of the requests with each device.
+    period: dollars in the period that `terms.usd` is for.
     """
 
     model_config = ConfigDict(json_schema_extra=describe)
@@ -73,6 +87,7 @@ class AccountView(BillView):
     terms: TermsView
     budget_used: dict[str, float]
     devices: dict[str, BillView]
+    period: PeriodView
 
     @classmethod
     def about(cls, key: str, statement: Statement) -> AccountView:
@@ -88,6 +103,7 @@ class AccountView(BillView):
                 what: round(spent / max(1, tokens), 6) for what, (tokens, spent) in statement.spent.items()
             },
             devices={name: BillView.of(bill) for name, bill in statement.devices.items()},
+            period=PeriodView(since=statement.usd.since, server_usd=statement.usd.usd),
         )
 
 

@@ -14,6 +14,7 @@ from tandem.app.api.http.bodies import body_of, described
 from tandem.app.api.http.forms import StrictForm
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role
+from tandem.deployments.access.usage import Period
 from tandem.deployments.docstrings import describe
 from tandem.deployments.modes import MODES
 
@@ -37,6 +38,8 @@ class TermsForm(StrictForm):
     modes: names of the modes that may be asked for.
     devices: names of the devices that may be asked for.
     expires_s: time at which the key expires, seconds since the epoch.
+    usd: dollars that the server's tokens may cost in a period.
+    per: the period: a day, a week from Monday on, or a month, UTC.
     """
 
     budget: float | None = Field(None, ge=0, le=1)
@@ -47,6 +50,8 @@ class TermsForm(StrictForm):
     modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = Field(None, strict=False)
     devices: tuple[DeviceName, ...] | None = Field(None, max_length=256, strict=False)
     expires_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    usd: float | None = Field(None, ge=0, le=1e9, allow_inf_nan=False)
+    per: Period | None = None
 
     def changes(self) -> dict[str, Any]:
         """Return the terms to change."""
@@ -92,6 +97,8 @@ class TermsView(BaseModel):
     modes: list[str] | None
     devices: list[str] | None
     expires_s: float | None
+    usd: float | None
+    per: Period
 
     @classmethod
     def of(cls, terms: Terms) -> TermsView:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.admission.controller import Entry, Passage
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.docstrings import describe
@@ -126,7 +127,11 @@ class ServingBackend(Protocol):
 
 
 class AdminBackend(Protocol):
-    """Keeps API keys and the terms of accounts."""
+    """Keeps API keys, the terms of accounts and their usage."""
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """Return sums of what requests have cost."""
+        ...
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         """Change an account's terms and return it; 0 or an empty list lifts a limit. Raises KeyRefused."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tandem.deployments.access.usage import Period
 from tandem.deployments.modes import MODES
 
 DAY_S = 24 * 3600.0
@@ -33,6 +34,10 @@ OPTIONS: dict[str, Any] = {
         list[str] | None, typer.Option("--mode", help=f"May be used: {', '.join(MODES)}, or all.")
     ],
     "devices": Annotated[list[str] | None, typer.Option("--device", help="Allowed names, or all.")],
+    "usd": Annotated[
+        float | None, typer.Option(min=0, help="Dollars for the server's tokens in a period; 0: no limit.")
+    ],
+    "per": Annotated[Period | None, typer.Option(help="The period of --usd, by the calendar, UTC.")],
     "days": Annotated[float | None, typer.Option(min=0, help="Days until it expires; 0: never.")],
 }
 """Options that set a key's limits."""
@@ -72,6 +77,8 @@ def _form(given: dict[str, Any]) -> dict[str, Any]:
         "concurrent": given["concurrent"],
         "modes": _names(given["modes"]),
         "devices": _names(given["devices"]),
+        "usd": given["usd"],
+        "per": given["per"],
         "expires_s": days if not days else time.time() + days * DAY_S,
     }
 
@@ -86,6 +93,8 @@ def told(terms: dict[str, Any]) -> str:
         "exchange_rate": "{:g} $/J",
     }
     limits = [text.format(terms[name]) for name, text in shown.items() if terms.get(name) is not None]
+    if terms.get("usd") is not None:
+        limits.append(f"{terms['usd']:,g} $ a {terms['per']}")
     limits += [f"{what}: {', '.join(terms[what])}" for what in ("modes", "devices") if terms.get(what)]
     if terms.get("expires_s"):
         limits.append(time.strftime("until %Y-%m-%d %H:%M", time.localtime(terms["expires_s"])))

@@ -23,6 +23,7 @@ from tandem.deployments.access.accounts import Accounts, Statement
 from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.admission.controller import Entry, Gate, Passage
 from tandem.deployments.config.settings import GateSettings, LedgerSettings, RouterSettings
 from tandem.deployments.control.metrics import Metrics
@@ -160,6 +161,9 @@ class NullBackend:
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
         await self.treasury.settle(key, changes)
         return await self.account(key)
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        return await self.treasury.usage(query)
 
     async def keys(self) -> list[Key]:
         return self.treasury.keys()

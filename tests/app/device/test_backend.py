@@ -306,6 +306,7 @@ async def test_a_split_answer_has_the_form_asked_for(tmp_path: Path) -> None:
         ("POST", "/v1/keys/key-1/rotate"),
         ("DELETE", "/v1/keys/key-1"),
         ("PATCH", "/v1/account"),
+        ("GET", "/v1/usage"),
     ],
 )
 async def test_keys_and_terms_are_kept_in_the_cloud(backend: DeviceBackend, method: str, path: str) -> None:

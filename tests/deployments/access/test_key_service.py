@@ -14,8 +14,9 @@ from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import KeyService, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
 from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
+from tandem.deployments.access.usage import Spent, UsageQuery
 from tandem.deployments.config.settings import LedgerSettings
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
 
 
@@ -86,7 +87,7 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     key, secret = await first.make("app", Role.USER, {"budget": 0.1, "concurrent": 3})
     await first.settle("device-phone", {"exchange_rate": 1e-6})
     bill = Bill(1, Used(5, 6, 0, 0), 0.5, 0.25)
-    first.charge(BillBatch("api", 1, [(key.id, "phone", bill)]))
+    first.charge(BillBatch("api", 1, [Charge(key.id, "phone", bill)]))
     await first.close()
 
     second = await opened(path)
@@ -97,7 +98,7 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
     assert caller.at("phone") == caller, "a key pays for itself"
     assert (caller.terms.budget, caller.terms.concurrent) == (0.1, 3)
     assert second.statement("device-phone").terms.exchange_rate == 1e-6
-    second.charge(BillBatch("api", 1, [(key.id, "phone", bill)]))  # again, as nobody had confirmed it
+    second.charge(BillBatch("api", 1, [Charge(key.id, "phone", bill)]))  # again, as nobody had confirmed it
     await second.written()
     statement = second.statement(key.id)
     assert statement.devices == {"phone": bill}
@@ -111,10 +112,10 @@ async def test_keys_terms_and_bills_survive_a_restart(path: Path) -> None:
 
 async def test_a_bill_is_written_though_nobody_closes(path: Path) -> None:
     treasury = await opened(path)
-    treasury.charge(BillBatch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
+    treasury.charge(BillBatch("api", 1, [Charge(ANONYMOUS, "", Bill(requests=1))]))
     await treasury.written()
     beside = Ledger(path)
-    assert [bill.requests for *_, bill in beside.bills()] == [1]
+    assert [bill.requests for _, _, bill, *_ in beside.bills()] == [1]
     beside.close()
     await treasury.close()
 
@@ -129,15 +130,15 @@ async def test_what_is_being_written_when_it_closes_is_written_once(path: Path) 
         return write(batches)
 
     treasury._ledger.charge = slow  # type: ignore[method-assign]
-    treasury.charge(BillBatch("api", 1, [(ANONYMOUS, "", Bill(requests=1))]))
+    treasury.charge(BillBatch("api", 1, [Charge(ANONYMOUS, "", Bill(requests=1))]))
     await asyncio.to_thread(begun.wait, 10)
-    treasury.charge(BillBatch("api", 2, [(ANONYMOUS, "", Bill(requests=10))]))
+    treasury.charge(BillBatch("api", 2, [Charge(ANONYMOUS, "", Bill(requests=10))]))
     closing = asyncio.create_task(treasury.close())
     await asyncio.sleep(0)
     go.set()
     await closing
     beside = Ledger(path)
-    assert [bill.requests for *_, bill in beside.bills()] == [11]
+    assert [bill.requests for _, _, bill, *_ in beside.bills()] == [11]
     beside.close()
 
 
@@ -155,7 +156,7 @@ async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch:
     new = await opened(path)
     key, secret = await old.make("app", Role.USER, {"budget": 0.1})
     for number, (treasury, requests) in enumerate(((old, 1), (new, 10), (old, 100), (new, 100))):
-        treasury.charge(BillBatch("api", min(number, 2) + 1, [(key.id, "", Bill(requests=requests))]))
+        treasury.charge(BillBatch("api", min(number, 2) + 1, [Charge(key.id, "", Bill(requests=requests))]))
         await treasury.written()
     await new.settle("device-phone", {"budget": 0.25})
     await until(lambda: new.caller(digest(secret)) is not None)
@@ -167,7 +168,7 @@ async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch:
     assert old.statement(key.id).total.requests == 0, "nor has it an account"
     assert old.caller(digest(operator)) is not None
     await old.close()
-    assert [bill.requests for account, _, bill in new._ledger.bills() if account == key.id] == [111]
+    assert [bill.requests for account, _, bill, *_ in new._ledger.bills() if account == key.id] == [111]
     await new.close()
 
 
@@ -278,7 +279,7 @@ async def test_bills_that_cannot_be_written_are_not_confirmed_and_not_lost(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     treasury = await opened(path)
-    batch = BillBatch("api", 1, [(ANONYMOUS, "", Bill(requests=1))])
+    batch = BillBatch("api", 1, [Charge(ANONYMOUS, "", Bill(requests=1))])
 
     def full(*_: object) -> None:
         raise LedgerError("the disk is full")
@@ -291,7 +292,7 @@ async def test_bills_that_cannot_be_written_are_not_confirmed_and_not_lost(
     treasury.charge(batch)
     await treasury.written()
     assert treasury.statement(ANONYMOUS).total.requests == 1
-    assert [bill.requests for *_, bill in treasury._ledger.bills()] == [1]
+    assert [bill.requests for _, _, bill, *_ in treasury._ledger.bills()] == [1]
     await treasury.close()
 
 
@@ -299,3 +300,34 @@ def test_nothing_lifts_a_limit_but_no_price() -> None:
     terms = Terms(0.5, 1e-7, requests_per_minute=5, modes=("cloud",), expires_s=9.0)
     lifted = changed(terms, {"requests_per_minute": 0, "modes": (), "expires_s": 0, "budget": 0.0})
     assert lifted == Terms(0.0, 1e-7)
+
+
+async def test_dollars_of_a_period_are_known_after_a_restart(tmp_path: Path) -> None:
+    """Callers are told what the ledger has, whichever service booked it."""
+    now_s = 1_795_600_000.0  # 2026-11-25
+    path = LedgerSettings(path=tmp_path / "ledger.sqlite")
+    first = KeyService(path, Accounts(), lambda: now_s)
+    await first.open()
+    await first.make("operator", Role.OPERATOR, {})
+    key, secret = await first.make("app", Role.USER, {"usd": 5.0, "per": "week"})
+    for number, (day, usd) in enumerate((("2026-11-22", 8.0), ("2026-11-24", 1.5), ("2026-11-25", 0.25)), 1):
+        bill = Bill(1, server_usd_out=usd)
+        first.charge(BillBatch("api", number, [Charge(key.id, "", bill, "cloud", "m", day)]))
+        await first.written()
+    known = first.caller(digest(secret))
+    assert known is not None
+    assert known.spent == Spent("2026-11-23", 1.75)
+    rows = await first.usage(UsageQuery(by=("day",)))
+    assert [each.place for each in rows] == [("2026-11-22",), ("2026-11-24",), ("2026-11-25",)]
+    await first.close()
+    second = KeyService(path, Accounts(), lambda: now_s)
+    await second.open()
+    again = second.caller(digest(secret))
+    assert again == known
+    assert second.statement(key.id).usd == Spent("2026-11-23", 1.75)
+    changed = await second.settle(key.id, {"usd": 0.0})
+    assert changed.terms.usd is None
+    lifted = second.caller(digest(secret))
+    assert lifted is not None
+    assert lifted.spent is None
+    await second.close()

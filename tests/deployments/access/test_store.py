@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -15,8 +16,9 @@ from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
-from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.access.store import VERSION, BillBatch, Ledger, LedgerError
+from tandem.deployments.access.usage import Group, UsageQuery
+from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
 
 TERMS = Terms(0.25, 1e-7, requests_per_minute=60, modes=("cloud",), expires_s=12.5)
@@ -35,14 +37,14 @@ def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
     ledger.keep_key(KEY, secrets)
     ledger.keep_terms("device-phone", TERMS)
     ledger.charge(
-        [BillBatch("api", 1, [("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))])]
+        [BillBatch("api", 1, [Charge("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))])]
     )
     ledger.close()
     again = Ledger(path)
     assert again.keys() == [KEY]
     assert again.secrets() == secrets
     assert again.terms() == {"device-phone": TERMS}
-    assert again.bills() == [("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))]
+    assert again.bills() == [Charge("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))]
     again.drop_key("key-1")
     assert again.keys() == again.secrets() == []
     assert again.bills(), "what it has cost stays"
@@ -68,6 +70,66 @@ PRAGMA user_version = 1;
 """Schema from before devices had keys."""
 
 
+def test_a_ledger_of_the_first_version_keeps_its_usage(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as file:
+        file.executescript(BEFORE % "00")
+        file.execute("INSERT INTO bills VALUES ('key-1', 'phone', 1, 1, 2, 3, 4, 0.5, 0.25, 6.0, 0.125)")
+        file.execute("INSERT INTO bills VALUES ('key-1', '', 2, 1, 2, 3, 4, 0.5, 0.25, 6.0, 0.125)")
+    file.close()
+    for _ in range(2):  # the second time it is of this version already
+        ledger = Ledger(path)
+        assert {(charge.device, charge.bill.requests) for charge in ledger.bills()} == {("phone", 1), ("", 2)}
+        assert ledger.spent("") == [], "no day is known"
+        assert [(each.place, each.bill.requests) for each in ledger.usage(UsageQuery())] == [
+            (("key-1", "", ""), 3)
+        ]
+        ledger.close()
+    with sqlite3.connect(path) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    file.close()
+
+
+def test_a_younger_ledger_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as file:
+        file.execute(f"PRAGMA user_version = {VERSION + 1}")
+    file.close()
+    with pytest.raises(LedgerError, match=f"version {VERSION + 1}; this is for version {VERSION}"):
+        Ledger(path)
+
+
+used = st.builds(
+    Charge, st.sampled_from("ab"), st.sampled_from(["", "phone"]), bills, st.sampled_from(["cloud", "race"]),
+    st.sampled_from(["m", "n"]), st.sampled_from(["", "2026-11-24", "2026-11-25", "2026-12-01"]),
+)  # fmt: skip
+groups = st.lists(st.sampled_from(get_args(Group)), unique=True).map(tuple)
+
+
+@given(charges=st.lists(used, max_size=20), by=groups, account=st.sampled_from([None, "a", "c"]))
+def test_usage_is_the_sum_of_its_bills(
+    charges: list[Charge], by: tuple[Group, ...], account: str | None
+) -> None:
+    ledger = Ledger()
+    ledger.charge([BillBatch("api", 1, charges)])
+    query = UsageQuery(account, "2026-11-25", "2026-11-30", by)
+    expected: dict[tuple[str, ...], Bill] = {}
+    for charge in charges:
+        if charge.day == "2026-11-25" and account in (None, charge.account):
+            expected.setdefault(tuple(getattr(charge, group) for group in by), Bill()).add(charge.bill)
+    found = ledger.usage(query)
+    assert [each.place for each in found] == sorted(expected)
+    for place, bill in found:
+        assert (bill.requests, bill.used) == (expected[place].requests, expected[place].used)
+        assert bill.server_usd == pytest.approx(expected[place].server_usd)
+    spent = {(who, day): usd for who, day, usd in ledger.spent("2026-11-25")}
+    assert {day for _, day in spent} <= {"2026-11-25", "2026-12-01"}
+    assert sum(spent.values()) == pytest.approx(
+        sum(charge.bill.server_usd for charge in charges if charge.day >= "2026-11-25")
+    )
+    ledger.close()
+
+
 def test_a_ledger_from_before_devices_had_keys_takes_them(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
     terms = {
@@ -86,7 +148,7 @@ def test_a_ledger_from_before_devices_had_keys_takes_them(tmp_path: Path) -> Non
     ledger = Ledger(path)
     assert ledger.keys() == [KEY]
     assert ledger.secrets() == [Secret("d1", "key-1")]
-    ledger.charge([BillBatch("api", 1, [("key-1", "", Bill(requests=1))])])
+    ledger.charge([BillBatch("api", 1, [Charge("key-1", "", Bill(requests=1))])])
     device = Key("key-2", "phone", Role.DEVICE, TERMS, "efgh", 2.0)
     ledger.keep_key(device, [Secret("d2", "key-2")])
     ledger.close()
@@ -101,9 +163,9 @@ def test_amounts_add_up(charges: list[tuple[str, str, Bill]]) -> None:
     expected: dict[tuple[str, str], Bill] = {}
     for number, (account, device, bill) in enumerate(charges, 1):
         for _ in range(2):  # it is booked once
-            ledger.charge([BillBatch("api", number, [(account, device, bill)])])
+            ledger.charge([BillBatch("api", number, [Charge(account, device, bill)])])
         expected.setdefault((account, device), Bill()).add(bill)
-    read = {(account, device): bill for account, device, bill in ledger.bills()}
+    read = {(account, device): bill for account, device, bill, *_ in ledger.bills()}
     assert read.keys() == expected.keys()
     for place, bill in expected.items():
         assert (read[place].requests, read[place].used) == (bill.requests, bill.used)
@@ -115,11 +177,11 @@ def test_amounts_add_up(charges: list[tuple[str, str, Bill]]) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.bill import Bill, Charge
 from tandem.deployments.access.store import BillBatch, Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(1, 101):
-    ledger.charge([BillBatch("api", number, [("key-1", "", Bill(requests=1))])])
+    ledger.charge([BillBatch("api", number, [Charge("key-1", "", Bill(requests=1))])])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -129,7 +191,7 @@ def test_what_was_written_survives_a_kill(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     ledger = Ledger(path)
-    assert [bill.requests for _, _, bill in ledger.bills()] == [100]
+    assert [bill.requests for _, _, bill, *_ in ledger.bills()] == [100]
     ledger.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
 
 ASK = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -34,8 +34,8 @@ async def test_budget_and_exchange_rate_are_settable_live(http):
 
 async def test_usage(backend, http):
     account = backend.accounts.of("anonymous")
-    account.charge("", Bill(1, Used(10, 20, 0, 0), 0.5, 0.25))
-    account.charge("pixel-1", Bill(2, Used(1, 2, 3, 4), 0.0, 0.0, 6.0, 0.125))
+    account.charge(Charge("anonymous", "", Bill(1, Used(10, 20, 0, 0), 0.5, 0.25)))
+    account.charge(Charge("anonymous", "pixel-1", Bill(2, Used(1, 2, 3, 4), 0.0, 0.0, 6.0, 0.125)))
     shown = (await http.get("/v1/account")).json()
     assert (shown["requests"], shown["server_tokens_in"], shown["device_tokens_out"]) == (3, 11, 4)
     assert (shown["server_usd"], shown["server_usd_in"], shown["server_usd_out"]) == (0.75, 0.5, 0.25)

@@ -17,7 +17,7 @@ from tests.app.api.null_backend import NullBackend, times
 
 ASK: dict[str, Any] = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
 CHAT = "/v1/chat/completions"
-GUARDED = ("/v1/models", "/v1/models/null", "/v1/devices", "/v1/account", "/v1/keys", "/metrics")
+GUARDED = ("/v1/models", "/v1/models/null", "/v1/devices", "/v1/account", "/v1/usage", "/v1/keys", "/metrics")
 
 
 def bearer(secret: str) -> dict[str, str]:

@@ -1,0 +1,67 @@
+"""Usage as it is asked for: sums of bills by account, day, mode, model and device."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Literal, NamedTuple
+
+from tandem.deployments.request.bill import Bill
+
+Group = Literal["account", "day", "mode", "model", "device"]
+Period = Literal["day", "week", "month"]
+"""Days, weeks from Monday on, and months of the calendar, all UTC."""
+
+LONGEST_PERIOD = timedelta(days=31)
+
+
+class UsageQuery(NamedTuple):
+    """A question about usage.
+
+    account: whose; None: of all accounts.
+    start, end: first and last day, UTC, as 2026-11-25. Usage from before days were kept is on day "".
+    by: what the sums are kept apart by.
+    """
+
+    account: str | None = None
+    start: str = ""
+    end: str = "9999-12-31"
+    by: tuple[Group, ...] = ("account", "day", "mode")
+
+
+class Usage(NamedTuple):
+    """A sum of bills. place: values of the query's groups, in their order."""
+
+    place: tuple[str, ...]
+    bill: Bill
+
+
+class Spent(NamedTuple):
+    """The server's dollars of an account since the period's first day."""
+
+    since: str
+    usd: float
+
+
+def day_of(now_s: float) -> str:
+    """Return the day of a time in seconds since the epoch."""
+    return _date(now_s).isoformat()
+
+
+def first_day(period: Period, now_s: float) -> str:
+    """Return the first day of the period that a time lies in."""
+    today = _date(now_s)
+    match period:
+        case "day":
+            return today.isoformat()
+        case "week":
+            return (today - timedelta(days=today.weekday())).isoformat()
+    return today.replace(day=1).isoformat()
+
+
+def recent(now_s: float) -> str:
+    """Return a day that no period which lasts now began before."""
+    return (_date(now_s) - LONGEST_PERIOD).isoformat()
+
+
+def _date(now_s: float) -> date:
+    return datetime.fromtimestamp(now_s, UTC).date()
