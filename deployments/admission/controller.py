@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.usage import Spent
 from tandem.deployments.config.settings import GateSettings
 from tandem.engine.base import EngineError
 from tandem.policies.admission.fairness import Claim, FairQueue
 from tandem.policies.admission.rate_limit import RateLimit
+from tandem.policies.admission.spending import Spending
+from tandem.policies.cost import PerToken
 
 SILENT_S = 10.0
 """Seconds after which the requests of a silent replica of the API count as over."""
+MINUTE_S = 60.0
+SETTLED_S = 2.0
+"""Longest from the end of a request to the reports of its answers."""
 LEAVING_S = 1.0
 """Longest until a replica of the API has reported that a request is over."""
 
@@ -37,6 +45,24 @@ class LimitReached(EngineError):
         return str(self.args[0])
 
 
+class QuotaExceeded(EngineError):
+    """The account's dollars for the period do not suffice for the request."""
+
+    code = "insufficient_quota"
+
+
+class Room(NamedTuple):
+    """Most tokens of an answer.
+
+    job: id of the answer's job, which its report has.
+    prompt, output: tokens to be taken in, and the most to be given out.
+    """
+
+    job: int
+    prompt: int
+    output: int
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A request that wants to begin.
@@ -46,6 +72,8 @@ class Entry:
     terms: of its account.
     model: that answers, whose verifiers it takes places of; "": the first one.
     priority: among the account's requests that wait, the lowest first.
+    rooms: of its answers, for which tokens and dollars are reserved; () where they are not known.
+    spent: the account's dollars in the period of its terms; None if these have no limit of dollars.
     """
 
     request: int
@@ -55,6 +83,8 @@ class Entry:
     terms: Terms
     model: str = ""
     priority: int = 0
+    rooms: tuple[Room, ...] = ()
+    spent: Spent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +110,21 @@ class Passage:
 class _Limits:
     """Limits of one account."""
 
-    __slots__ = ("requests", "tokens")
+    __slots__ = ("requests", "spending", "tokens")
 
     def __init__(self) -> None:
         self.requests: RateLimit | None = None
         self.tokens: RateLimit | None = None
+        self.spending: Spending | None = None
 
-    def follow(self, terms: Terms, now_s: float) -> None:
+    def follow(self, entry: Entry, now_s: float) -> None:
         """Take over the limits that hold now."""
+        terms = entry.terms
         self.requests = _limit(self.requests, terms.requests_per_minute, now_s)
         self.tokens = _limit(self.tokens, terms.tokens_per_minute, now_s)
+        if entry.spent is not None:
+            self.spending = self.spending or Spending()
+            self.spending.follow(*entry.spent)
 
 
 def _limit(before: RateLimit | None, per_minute: int | None, now_s: float) -> RateLimit | None:
@@ -102,11 +137,23 @@ def _limit(before: RateLimit | None, per_minute: int | None, now_s: float) -> Ra
     return limit
 
 
+class _Reserved(NamedTuple):
+    """Part of an account's limits that an answer under way may still take: tokens to be given out, and dollars."""
+
+    account: str
+    tokens: int
+    usd: float
+
+
 class Gate:
     """Admission controller. Limits are an account's whatever the model; each model has turns and a queue of its own.
 
+    The most that an answer may take is reserved before it begins, and what is left of that comes back with its report:
+    so no limit is exceeded, however many begin at once.
+
     capacity: sessions that can run at once, as far as is known, by model.
     settings: of each queue.
+    price: returns a model's price, dollars per token.
     """
 
     def __init__(
@@ -114,6 +161,7 @@ class Gate:
         capacity: Mapping[str, Callable[[], int]],
         settings: GateSettings,
         clock: Callable[[], float] = time.monotonic,
+        price: Callable[[str], PerToken] = lambda _: PerToken(0.0, 0.0),
     ) -> None:
         self._capacity, self.settings, self._clock = capacity, settings, clock
         self._fair = {model: FairQueue(room()) for model, room in capacity.items()}
@@ -121,6 +169,11 @@ class Gate:
         self._waiting: dict[Claim, asyncio.Future[None]] = {}
         self._under_way: dict[str, dict[int, tuple[Entry, Claim]]] = {}  # by replica of the API and request
         self._heard_s: dict[str, float] = {}
+        self._price = price
+        self._reserved: dict[int, _Reserved] = {}  # by job
+        self._settling: deque[tuple[float, int]] = (
+            deque()
+        )  # when jobs whose requests have left count as unreported
         # By account, requests beyond its limit, by replica and id: True when another is over, False if it has left.
         self._beyond: dict[str, dict[tuple[str, int], tuple[Entry, asyncio.Future[bool]]]] = {}
 
@@ -129,19 +182,21 @@ class Gate:
         return self._queue(model).waiting
 
     async def enter(self, replica: str, entry: Entry) -> Passage:
-        """Return when the request may begin. Raises LimitReached."""
+        """Return when the request may begin. Raises LimitReached, QuotaExceeded."""
         self._forget_silent()
         terms = entry.terms
         if terms.concurrent is not None:
             await self._within(replica, entry, terms.concurrent)
         now_s = self._clock()
+        self._release_unreported(now_s)
         limits = self._limits.setdefault(entry.account, _Limits())
-        limits.follow(terms, now_s)
+        limits.follow(entry, now_s)
         self._check(entry, limits, now_s)
         if limits.requests is not None:
             limits.requests.take(1, now_s)
         if limits.tokens is not None:
             limits.tokens.take(entry.prompt_tokens, now_s)
+        self._reserve(entry, limits, now_s)
         place = self._queue(entry.model).join(entry.account, entry.sessions, entry.priority)
         self._heard_s[replica] = now_s
         self._under_way.setdefault(replica, {})[entry.request] = entry, place
@@ -153,11 +208,16 @@ class Gate:
         now_s = self._clock()
         return Passage(_allowance(limits.requests, now_s), _allowance(limits.tokens, now_s))
 
-    def used(self, account: str, tokens: int) -> None:
-        """Record output tokens of an account."""
-        limits = self._limits.get(account)
-        if limits is not None and limits.tokens is not None:
-            limits.tokens.take(tokens, self._clock())
+    def used(self, account: str, tokens: int, job: int = 0, usd: float = 0.0) -> None:
+        """Record the output tokens and the server's dollars of an account's answer that is over."""
+        now_s = self._clock()
+        self._release(job, now_s)
+        if (limits := self._limits.get(account)) is None:
+            return
+        if limits.tokens is not None:
+            limits.tokens.take(tokens, now_s)
+        if limits.spending is not None:
+            limits.spending.add(usd)
 
     def under_way(self, replica: str, entries: Mapping[int, Entry]) -> None:
         """Record all requests that a replica of the API has under way: others have left, and unknown ones (the router
@@ -171,6 +231,9 @@ class Gate:
         for request, entry in entries.items():
             if request not in known:
                 known[request] = entry, self._queue(entry.model).join(entry.account, entry.sessions)
+                limits = self._limits.setdefault(entry.account, _Limits())
+                limits.follow(entry, self._clock())
+                self._reserve(entry, limits, self._clock())
         for model in self._fair:
             self._admit(model)
 
@@ -208,14 +271,75 @@ class Gate:
                 self._beyond.pop(account, None)
 
     def _check(self, entry: Entry, limits: _Limits, now_s: float) -> None:
+        """Raise LimitReached or QuotaExceeded if the request does not fit into the account's limits."""
+        tokens = entry.prompt_tokens + sum(room.output for room in entry.rooms)
+        if limits.tokens is not None and entry.rooms and tokens > limits.tokens.limit:
+            raise LimitReached(
+                f"at most {limits.tokens.limit:g} tokens a minute, and this request may take {tokens}: its prompt of "
+                f"{entry.prompt_tokens} and max_tokens",
+                MINUTE_S,
+            )
         for limit, amount, what in (
             (limits.requests, 1, "requests"),
-            (limits.tokens, entry.prompt_tokens, "tokens"),
+            (limits.tokens, tokens, "tokens"),
         ):
             if limit is not None and (wait_s := limit.wait_s(amount, now_s)) > 0:
                 raise LimitReached(f"at most {limit.limit:g} {what} a minute", wait_s)
+        if (
+            (spending := limits.spending) is not None
+            and entry.spent is not None
+            and entry.terms.usd is not None
+        ):
+            self._check_dollars(entry, spending, entry.spent.since, entry.terms.usd)
         if (waiting := self.waiting(entry.model)) >= self.settings.queue:
             raise LimitReached(f"{waiting} requests wait already", 1.0)
+
+    def _check_dollars(self, entry: Entry, spending: Spending, since: str, limit: float) -> None:
+        usd = self._usd(entry)
+        if spending.fits(usd, since, limit):
+            return
+        left, per = spending.left(since, limit), entry.terms.per
+        if usd <= left + spending.reserved:
+            raise LimitReached(
+                f"the rest of {limit:g} dollars a {per} is reserved for answers under way", 1.0
+            )
+        raise QuotaExceeded(
+            f"at most {limit:g} dollars a {per}: {max(0.0, left + spending.reserved):.6f} are left since {since}, and "
+            f"this request may cost {usd:.6f}; a smaller max_tokens costs less"
+        )
+
+    def _usd(self, entry: Entry) -> float:
+        """Return the most that a request costs at the server: it may have to take in an answer begun elsewhere."""
+        price = self._price(entry.model)
+        return sum(price.of(room.prompt + room.output, room.output) for room in entry.rooms)
+
+    def _reserve(self, entry: Entry, limits: _Limits, now_s: float) -> None:
+        """Take what the request's answers may take at most out of the account's limits."""
+        if limits.tokens is None and limits.spending is None:
+            return
+        price = self._price(entry.model)
+        for job, prompt, output in entry.rooms:
+            usd = price.of(prompt + output, output)
+            self._reserved[job] = _Reserved(entry.account, output, usd)
+            if limits.tokens is not None:
+                limits.tokens.take(output, now_s)
+            if limits.spending is not None:
+                limits.spending.reserved += usd
+
+    def _release(self, job: int, now_s: float) -> None:
+        """Give back what is reserved for an answer."""
+        if (reserved := self._reserved.pop(job, None)) is None:
+            return
+        limits = self._limits[reserved.account]
+        if limits.tokens is not None:
+            limits.tokens.give(reserved.tokens, now_s)
+        if limits.spending is not None:
+            limits.spending.reserved = max(0.0, limits.spending.reserved - reserved.usd)
+
+    def _release_unreported(self, now_s: float) -> None:
+        """Give back what is reserved for answers that were never reported, as they did not begin."""
+        while self._settling and self._settling[0][0] <= now_s:
+            self._release(self._settling.popleft()[1], now_s)
 
     async def _admitted(self, model: str, place: Claim) -> None:
         """Return when there is room for it. Raises LimitReached after `queue_s`."""
@@ -249,6 +373,8 @@ class Gate:
         if found is not None:
             entry, place = found
             self._queue(entry.model).leave(place)
+            unreported = [room.job for room in entry.rooms if room.job in self._reserved]
+            self._settling.extend((self._clock() + SETTLED_S, job) for job in unreported)
             for _, freed in self._beyond.get(entry.account, {}).values():
                 if not freed.done():
                     freed.set_result(True)

@@ -87,7 +87,11 @@ class Router:
         self._routings = ModelRoutings(models, routing)
         for part in (part for each in self._routings for part in each.modes.values()):
             await part.recall()
-        self._gate = Gate({model.name: partial(self._places, model) for model in models}, live.gate)
+        self._gate = Gate(
+            {model.name: partial(self._places, model) for model in models},
+            live.gate,
+            price=lambda model: self._routings.of(model).dearest(),
+        )
         self._metrics = Metrics(
             {model.name: partial(self._seen, model) for model in models},
             self._gate.waiting,
@@ -138,7 +142,7 @@ class Router:
                 case Observation():
                     self._metrics.observe(each)
                 case Report():
-                    self._gate.used(each.account, each.tokens)
+                    self._gate.used(each.account, each.tokens, each.request, each.bill.server_usd)
                     self._routings.learn(each)
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:

@@ -18,11 +18,11 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import Unauthorized, UnknownEngine
 from tandem.cluster.wire.server import EngineHandler
-from tandem.deployments.access.accounts import Statement, Terms
+from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.admission.client import Entrance
-from tandem.deployments.admission.controller import Entry
+from tandem.deployments.admission.controller import Entry, Room
 from tandem.deployments.gateway.messages import (
     ACCOUNT,
     ASSIGN,
@@ -243,7 +243,7 @@ class ConnectedDevice(EngineHandler):
         )
         began = wanted.request not in self._requests
         if began:
-            await self._enter(wanted, terms)
+            await self._enter(wanted, caller)
         try:
             made = await self._cloud.assign(wanted)
         except BaseException:
@@ -256,18 +256,21 @@ class ConnectedDevice(EngineHandler):
         self._prices, self._model = made.prices, wanted.model
         return made
 
-    async def _enter(self, wanted: RoutingRequest, terms: Terms) -> None:
+    async def _enter(self, wanted: RoutingRequest, caller: Caller) -> None:
         if len(self._requests) + self._entering >= UNDER_WAY:
             raise NoCapacity(f"a device has {UNDER_WAY} requests under way at most", 1.0)
         # Under a number of its own: another device may use the same one.
+        number = secrets.randbits(63)
         entry = Entry(
-            secrets.randbits(63),
+            number,
             wanted.account,
             sessions=1,
             prompt_tokens=wanted.prompt_tokens,
-            terms=terms,
+            terms=caller.terms,
             model=wanted.model,
             priority=wanted.priority,
+            spent=caller.spent,
+            rooms=(Room(number, wanted.prompt_tokens, wanted.max_tokens),),
         )
         self._entering += 1
         try:
@@ -291,11 +294,12 @@ class ConnectedDevice(EngineHandler):
         used, joules = said.used, said.joules
         if min(used.device_in, used.device_out) < 0 or not 0 <= joules < math.inf:
             raise InvalidRequest("nothing costs less than nothing")
+        number = self._requests.get(said.request, 0)
         if not self._leave(said.request):
             return
         own = Used(device_in=used.device_in, device_out=used.device_out)
         usd = joules * self._prices.exchange_rate
-        self._report(Bill(requests=1, used=own, joules=joules, device_usd=usd), 0)
+        self._report(Bill(requests=1, used=own, joules=joules, device_usd=usd), 0, number)
 
     def _book(self, taken_in: int, given_out: int) -> None:
         """Record the end of a session of the device in the cloud. Input beyond what was announced at admission counts
@@ -310,5 +314,8 @@ class ConnectedDevice(EngineHandler):
         self._announced = max(0, self._announced - taken_in)
         self._report(bill, given_out + unannounced)
 
-    def _report(self, bill: Bill, tokens: int) -> None:
-        self._cloud.report(Report(self.identity.account, self.name, tokens, False, bill, model=self._model))
+    def _report(self, bill: Bill, tokens: int, request: int = 0) -> None:
+        """Report a bill. request: the number of a request that is over with it."""
+        self._cloud.report(
+            Report(self.identity.account, self.name, tokens, False, bill, request=request, model=self._model)
+        )

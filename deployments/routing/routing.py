@@ -18,11 +18,12 @@ from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.request.assignment import Assignment, NoEndpoint, Prices, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineError
 from tandem.engine.config import Strict
-from tandem.policies.cost import per_million
+from tandem.policies.cost import PerToken, per_million
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +146,13 @@ class Routing:
         prices = Prices(own or usual, accounts.exchange_rate if rate is None else rate)
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)
         return replace(made, prices=prices, briefing=briefing)
+
+    def dearest(self) -> PerToken:
+        """Return the highest prices of the verifiers that are up, dollars per token in and out."""
+        usual = per_million(self.accounts.price_in, self.accounts.price_out)
+        own = self.assigner.price or usual
+        up = [each.price or own for each in self.assigner.snapshot.pools.get(VERIFIER, ())] or [own]
+        return PerToken(max(price.prefill for price in up), max(price.decode for price in up))
 
     def learn(self, report: Report) -> None:
         """Take in what an answer has taught."""

@@ -25,6 +25,10 @@ class RateLimit:
         """Take an amount, even if the bucket does not hold it."""
         self._left = self.left(now_s) - amount
 
+    def give(self, amount: float, now_s: float) -> None:
+        """Give back an amount that was taken."""
+        self._left = min(self.limit, self.left(now_s) + amount)
+
     def wait_s(self, amount: float, now_s: float) -> float:
         """Return the seconds until an amount, or the limit if that is less, may be taken; 0 if now."""
         return max(0.0, min(amount, self.limit) - self.left(now_s)) / self._per_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,8 +37,9 @@ from tandem.app.api.tools.answer_reader import (
 )
 from tandem.app.api.tools.spelling import MarkedSpelling
 from tandem.app.api.tools.use import ToolUse, tool_use
+from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller
-from tandem.deployments.admission.controller import Entry
+from tandem.deployments.admission.controller import Entry, Room
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import options_of
@@ -79,6 +81,8 @@ class Admitted:
             self.caller.terms,
             self.jobs[0].model,
             self.jobs[0].priority,
+            tuple(Room(job.id, len(job.prompt), job.sampling.max_tokens) for job in self.jobs),
+            self.caller.spent,
         )
 
 
@@ -98,6 +102,7 @@ async def admit(
     grammar = await _grammar(request, use)
     jobs, choices = [], []
     prompts = await _prompts(request, use, tokenizer, backend.api.sessions)
+    most = _most_tokens(caller.terms, prompts, request.answers)
     for text, prompt in prompts:
         question = _question(request, text, prompt)
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
@@ -105,7 +110,7 @@ async def admit(
             field = request.prompt_field if room < 1 else request.limit_field
             raise context_overflow(card.context, len(prompt), wanted, field)
         recommended = tokenizer.sampling if backend.api.generation_config else {}
-        asked = request.sampling(room, recommended)
+        asked = request.sampling(min(room, most), recommended)
         ends = asked.stop_tokens if asked.ignore_eos else (*asked.stop_tokens, *tokenizer.further_ends)
         sampling = msgspec.structs.replace(
             asked,
@@ -149,6 +154,14 @@ async def admit(
     return Admitted(
         request.model, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller
     )
+
+
+def _most_tokens(terms: Terms, prompts: Sequence[tuple[str, Sequence[int]]], answers: int) -> int:
+    """Return the tokens that each answer can have in a minute's limit, at least 1, where the client says no number."""
+    if terms.tokens_per_minute is None:
+        return sys.maxsize
+    rest = terms.tokens_per_minute - sum(len(prompt) for _, prompt in prompts)
+    return max(1, rest // (len(prompts) * answers))
 
 
 def _check_sampling(sampling: Sampling, tokenizer: Tokenizer) -> None:

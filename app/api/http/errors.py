@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from tandem.app.api.http.fields import refusal
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey
 from tandem.deployments.access.store import LedgerError
+from tandem.deployments.admission.controller import QuotaExceeded
 from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import EngineError, ServiceRefused
 
@@ -94,7 +95,7 @@ class ApiError(Exception):
 
     def response(self) -> JSONResponse:
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        if self.code == ServiceRefused.code:
+        if self.code in (ServiceRefused.code, QuotaExceeded.code):
             headers["x-should-retry"] = "false"  # OpenAI's clients would ask twice more
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
@@ -112,6 +113,7 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "device_not_found": (404, INVALID, "tandem.device"),
     "overloaded": (429, "rate_limit_error", None),
     "rate_limit_exceeded": (429, "rate_limit_error", None),
+    "insufficient_quota": (429, "insufficient_quota", None),
     "engine_stopped": (503, "service_unavailable", None),
     "service_refused": (502, "service_unavailable", None),
     "form_broken": (502, "server_error", None),
@@ -147,6 +149,8 @@ def api_error(error: Exception) -> ApiError:
         case EngineError() if error.code in _ENGINE_ERRORS:
             status, kind, param = _ENGINE_ERRORS[error.code]
             again = getattr(error, "retry_after_s", RETRY_AFTER_S) if status in (429, 503) else None
+            if isinstance(error, QuotaExceeded):
+                again = None  # not before the period ends
             return ApiError(status, str(error), kind, error.code, param, again)
     log.error("request failed", exc_info=error)
     code = error.code if isinstance(error, EngineError) else "internal_error"

@@ -5,12 +5,25 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Terms
-from tandem.deployments.admission.controller import SILENT_S, Entry, Gate, LimitReached
+from tandem.deployments.access.usage import Spent
+from tandem.deployments.admission.controller import (
+    SETTLED_S,
+    SILENT_S,
+    Entry,
+    Gate,
+    LimitReached,
+    QuotaExceeded,
+    Room,
+)
 from tandem.deployments.config.settings import GateSettings
+from tandem.policies.cost import PerToken
 from tests.virtual import in_virtual_time, now_s
 
 pytestmark = pytest.mark.virtual_time
@@ -249,3 +262,112 @@ async def test_a_sign_of_life_forgets_nobody_who_waits(clock: Clock) -> None:
     assert there.waiting() == 1
     there.leave("api", 1)
     await waiting
+
+
+PRICE = PerToken(0.001, 0.01)
+SINCE = "2026-11-01"
+
+
+def paid(number: int, output: int, spent: float = 0.0, usd: float | None = 10.0, **terms: Any) -> Entry:
+    """Return an entry with one answer to a prompt of ten tokens, at the gate that charges PRICE."""
+    limits = Terms(0.5, 1e-7, usd=usd, **terms)
+    made = entry(number, terms=limits)
+    return replace(
+        made,
+        rooms=(Room(number, 10, output),),
+        spent=Spent(SINCE, spent) if usd is not None else None,
+    )
+
+
+def most(output: int) -> float:
+    """Return the most that `paid` may cost."""
+    return PRICE.of(10 + output, output)
+
+
+def charging(clock: Clock) -> Gate:
+    return Gate({"": lambda: 1000}, GateSettings(), clock, price=lambda _: PRICE)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=50, max_size=50), st.integers(50, 200)
+)
+def test_tokens_a_minute_are_kept_to_with_fifty_at_once(answers: list[tuple[int, float]], limit: int) -> None:
+    async def run() -> None:
+        there, taken, let_in = charging(Clock()), 0, []
+        for number, (output, part) in enumerate(answers):
+            with suppress(LimitReached):
+                await there.enter("api", paid(number, output, usd=None, tokens_per_minute=limit))
+                let_in.append((number, int(output * part)))
+                taken += 10 + int(output * part)
+        assert taken <= limit
+        for number, given_out in let_in:
+            there.used("a", given_out, number)
+            there.leave("api", number)
+        bucket = there._limits["a"].tokens
+        assert bucket is not None
+        assert bucket.left(0.0) == limit - taken, "what was not taken comes back"
+        assert not there._reserved
+
+    asyncio.run(run())
+
+
+async def test_a_request_that_no_minute_has_room_for_is_refused(clock: Clock) -> None:
+    with pytest.raises(LimitReached, match="100 tokens a minute.*110.*max_tokens"):
+        await charging(clock).enter("api", paid(1, 100, usd=None, tokens_per_minute=100))
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.floats(0, 1)), min_size=50, max_size=50), st.floats(0.1, 10))
+def test_dollars_are_kept_to_with_fifty_at_once(answers: list[tuple[int, float]], limit: float) -> None:
+    async def run() -> None:
+        there, spent, let_in = charging(Clock()), 0.0, []
+        for number, (output, part) in enumerate(answers):
+            with suppress(LimitReached, QuotaExceeded):
+                await there.enter("api", paid(number, output, usd=limit))
+                let_in.append((number, most(output) * part))
+        for number, usd in let_in:
+            there.used("a", 0, number, usd)
+            there.leave("api", number)
+            spent += usd
+        assert spent <= limit * (1 + 1e-6)
+        if let_in:
+            spending = there._limits["a"].spending
+            assert spending is not None
+            assert spending.reserved == pytest.approx(0.0, abs=1e-9)
+
+    asyncio.run(run())
+
+
+async def test_dollars_that_are_spent_are_another_refusal_than_reserved_ones(clock: Clock) -> None:
+    there = charging(clock)
+    await there.enter("api", paid(1, 40, usd=0.5))
+    with pytest.raises(LimitReached, match="reserved") as waits:
+        await there.enter("api", paid(2, 40, usd=0.5))
+    assert waits.value.retry_after_s == 1.0
+    there.used("a", 40, 1, 0.45)
+    with pytest.raises(QuotaExceeded, match=r"0.5 dollars a month: 0.050000 are left since 2026-11-01.*0.45"):
+        await there.enter("api", paid(3, 40, usd=0.5))
+    await there.enter("api", paid(4, 2, usd=0.5))
+    await there.enter("api", paid(5, 40, usd=None))
+
+
+async def test_the_ledger_s_dollars_count_after_a_restart(clock: Clock) -> None:
+    with pytest.raises(QuotaExceeded):
+        await charging(clock).enter("api", paid(1, 10, spent=9.95))
+
+
+async def test_a_new_gate_knows_the_reservations_of_requests_under_way(clock: Clock) -> None:
+    there = charging(clock)
+    there.under_way("api", {1: paid(1, 40, usd=0.5)})
+    with pytest.raises(LimitReached, match="reserved"):
+        await there.enter("api", paid(2, 40, usd=0.5))
+
+
+async def test_an_answer_that_never_began_gives_its_reservation_back(clock: Clock) -> None:
+    there = charging(clock)
+    await there.enter("api", paid(1, 40, usd=0.5, tokens_per_minute=60))
+    there.leave("api", 1)
+    with pytest.raises(LimitReached):
+        await there.enter("api", paid(2, 40, usd=0.5))
+    clock.now_s = SETTLED_S
+    await there.enter("api", paid(3, 40, usd=0.5))
+    assert set(there._reserved) == {3}

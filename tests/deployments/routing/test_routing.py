@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.config.settings import RouterSettings
+from tandem.deployments.config.settings import AccountSettings, RouterSettings
 from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import RETRY_LOST_S, Routing
+from tandem.policies.cost import PerToken, per_million
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tests.virtual import in_virtual_time, now_s
@@ -91,3 +92,13 @@ async def test_an_endpoint_that_failed_the_request_is_tried_again_after_a_while(
     again = await made.assign(replace(CLOUD, lost=(key,)))
     assert again.endpoints["target"].key == key
     assert now_s() == pytest.approx(RETRY_LOST_S, abs=0.5)
+
+
+def test_the_dearest_verifier_is_reckoned_with() -> None:
+    """Part by part: one service may ask more for prompts, another for answers."""
+    there = router()
+    assert there.dearest() == per_million(AccountSettings().price_in, AccountSettings().price_out)
+    dear = [PerToken(3e-6, 1e-9), PerToken(1e-9, 5e-6), None]
+    up = tuple(EndpointInfo(f"v{n}", "", "verifier", price=price) for n, price in enumerate(dear))
+    there.see(Snapshot(1, {"verifier": up}))
+    assert there.dearest() == PerToken(3e-6, 5e-6)
