@@ -1,4 +1,4 @@
-"""How much a test tries: little in `make test`, everything in `make test-all`."""
+"""Effort of tests: little in `make test`, everything in `make test-all`."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Run(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What it took and gave. Seconds: of replicas, P99 of TTFT, mean stall of readers."""
+    """Costs and results of a simulation. Seconds: of replicas, P99 of TTFT, mean stall of readers."""
 
     replica_s: float
     p99_s: float

@@ -12,7 +12,7 @@ from tandem.policies.autoscaling import PoolState
 from tandem.simulator.workload import Request
 
 TOLERANCE = 0.1
-"""Of Kubernetes' horizontal pod autoscaler: a relative difference that is none."""
+"""Relative difference that is none, as for Kubernetes' horizontal pod autoscaler."""
 
 
 class QueueScaling:

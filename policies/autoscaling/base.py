@@ -85,7 +85,7 @@ class Bounds:
 
 
 class Starts:
-    """How long starts take, seen from targets and reports. seconds: mean of late; None before the first."""
+    """Duration of starts, seen from targets and reports. seconds: mean of late; None before the first."""
 
     NEW = 0.3
     """Weight of a new one."""

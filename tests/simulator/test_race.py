@@ -108,8 +108,8 @@ def test_the_answer_moves_to_the_cheaper_one_when_the_reader_has_enough(dispatch
 
 @pytest.mark.parametrize("dispatch", ["server", "disco"])
 def test_a_target_that_has_the_prompt_gets_the_answer_sooner(dispatch: str) -> None:
-    """It took in the prompt while the server gave what the reader needed, and pays for it once. The first answer tells
-    how long that takes with the first token after it."""
+    """The target took in the prompt while the server gave what the reader needed, and pays for it once. The first
+    answer tells how long that takes with the first token after it."""
     answers = {}
     for migration in ("buffered", "prepared"):
         asked = [request(100, 60, at_s, rate=5.0) for at_s in (0.0, 100.0)]

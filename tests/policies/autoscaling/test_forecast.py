@@ -58,7 +58,7 @@ def test_replicas_are_there_when_the_season_brings_the_work() -> None:
 
 
 def test_bursts_that_outrun_a_start_keep_their_replicas() -> None:
-    """What comes and goes faster than a replica starts has them between the bursts, too."""
+    """Bursts that come and go faster than a replica starts have replicas between them, too."""
     wanted = sizes(bursts, 1800, cover=0.97)
     quiet = [wanted[second] for second in range(900, 1800) if not bursts(second)]
     assert sum(quiet) / len(quiet) >= 3.0
