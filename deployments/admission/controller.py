@@ -148,8 +148,9 @@ class _Reserved(NamedTuple):
 class Gate:
     """Admission controller. Limits are an account's whatever the model; each model has turns and a queue of its own.
 
-    The most that an answer may take is reserved before it begins, and what is left of that comes back with its report:
-    so no limit is exceeded, however many begin at once.
+    The most that an answer of one model may take is reserved before it begins, and what is left of that comes back with
+    its report: so no limit is exceeded, however many begin at once. Only dollars can be, by a second model of the
+    cloud that takes part, or by an answer that begins anew.
 
     capacity: sessions that can run at once, as far as is known, by model.
     settings: of each queue.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ ASK: dict[str, Any] = {
     "temperature": 0,
 }
 CHAT = "/v1/chat/completions"
+LIMIT = 400  # tokens a minute; fifty answers may take more
+USD = 1e-4  # likewise
 NULL: dict[str, Any] = {"kind": "null", "capacity": 2, "tokens_per_s": 50}
 
 
@@ -205,6 +208,41 @@ async def test_a_client_within_its_limit_is_never_refused(
     others = [http.post(CHAT, json=ask, headers=user) for _ in range(3)]
     assert 429 in {reply.status_code for reply in await asyncio.gather(*others)}, "the limit holds"
     assert (await running).status_code == 200
+
+
+async def test_fifty_at_once_stay_within_tokens_a_minute(
+    http: httpx.AsyncClient, operator: dict[str, str]
+) -> None:
+    _, user = await made(http, {"name": "many", "tokens_per_minute": LIMIT}, operator)
+    await until(lambda: says(http, user, 200))
+    began_s = time.monotonic()
+    replies = await asyncio.gather(*(http.post(CHAT, json=ASK, headers=user) for _ in range(50)))
+    minutes = (time.monotonic() - began_s) / 60
+    taken = sum(reply.json()["usage"]["total_tokens"] for reply in replies if reply.is_success)
+    assert LIMIT / 2 < taken <= LIMIT * (1 + minutes)
+    assert {reply.json()["error"]["code"] for reply in replies if reply.is_error} == {"rate_limit_exceeded"}
+
+
+async def test_fifty_at_once_stay_within_dollars(http: httpx.AsyncClient, operator: dict[str, str]) -> None:
+    """Requests that must wait for reservations are told so; once the dollars are spent, OpenAI's error says that."""
+    _, user = await made(http, {"name": "dear", "usd": USD, "per": "month"}, operator)
+    await until(lambda: says(http, user, 200))
+    replies = await asyncio.gather(*(http.post(CHAT, json=ASK, headers=user) for _ in range(50)))
+    assert any(reply.is_success for reply in replies)
+    codes = {reply.json()["error"]["code"] for reply in replies if reply.is_error}
+    assert codes, "fifty cost more"
+    assert codes <= {"rate_limit_exceeded", "insufficient_quota"}
+
+    async def spent() -> bool:
+        reply = await http.post(CHAT, json=ASK, headers=user)
+        return reply.is_error and reply.json()["error"]["code"] == "insufficient_quota"
+
+    await until(spent)
+    account = (await http.get("/v1/account", headers=user)).json()
+    assert USD / 2 < account["period"]["server_usd"] <= USD
+    (used,) = (await http.get("/v1/usage", headers=user, params={"by": ["account", "mode"]})).json()["data"]
+    assert (used["account"], used["mode"]) == (account["account"], "cloud")
+    assert used["server_usd"] == pytest.approx(account["server_usd"])
 
 
 async def test_a_key_that_waits_gets_its_turn(http: httpx.AsyncClient, operator: dict[str, str]) -> None:
