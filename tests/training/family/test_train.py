@@ -11,7 +11,7 @@ from tandem.training.family.batches import Corpus, Mix
 from tandem.training.family.models import Shape, load, new_model, save
 from tandem.training.family.tokenizer import train_tokenizer
 from tandem.training.family.train import Plan, Stage, Trainer, schedule
-from tests.effort import slow_after
+from tests.effort import slow_after, tried
 
 TINY = Shape(layers=2, width=32, heads=2, kv_heads=1, ffn=48)
 PLAN = Plan(
@@ -62,7 +62,7 @@ def test_a_checkpoint_of_another_plan_is_refused(tokenizer, tmp_path):
 
 
 def test_the_loss_falls(tokenizer):
-    plan = Plan((Stage(120 * 512, 1e-2, Mix(1.0, 0.0)),), rows=2, length=256)
+    plan = Plan((Stage(tried(60, 120) * 512, 1e-2, Mix(1.0, 0.0)),), rows=2, length=256)
     entropies = finish(trainer(tokenizer, plan))
     assert entropies[-1] < entropies[0] - 1
 
