@@ -33,7 +33,7 @@ from tests.simulator.configurations import TARGET, config, split
 BROKE_ONCE = (906, 1480, 2593, 2944, 3475, 4101, 5567)
 SABOTAGED = (2000, 2002, 2003, 2004, 2007, 2031)
 SEEDS = (*SABOTAGED, *BROKE_ONCE, *tried((1008, 1013), range(1000, 1015)))
-MORE_SEEDS = range(1015, 1155)
+MORE_SEEDS = range(1015, 1075)
 BLIND_SEEDS = range(2000, 2040)
 KINDS = {
     "kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain", "leave", "drafter", "silence",
