@@ -21,6 +21,7 @@ from tandem.benchmarks.pice.table3 import (
     run,
     setting,
 )
+from tests.effort import slow_after
 
 
 @pytest.mark.parametrize("name", LLMS)
@@ -38,12 +39,13 @@ def test_as_overloaded_as_the_papers() -> None:
     assert {round(llm.arrivals / llm.per_minute, 2) for llm in LLMS.values()} == {1.84}
 
 
-@pytest.mark.parametrize("name", ["Qwen2.5-72B", "Llama3-70B"])
+@pytest.mark.parametrize("name", slow_after(1, ["Qwen2.5-72B", "Llama3-70B"]))
 def test_the_cloud_alone_comes_near_to_the_papers_latency(name: str) -> None:
     latency_s = run(Cell(name, CLOUD, 80, seed=1))[1].latency_s
     assert latency_s == pytest.approx(LLMS[name].latency_s, rel=0.2)
 
 
+@pytest.mark.slow
 def test_a_large_model_gains_and_a_small_one_is_left_alone() -> None:
     large, alone = (run(Cell("Llama3-70B", system, 60, seed=2))[1] for system in (PICE, CLOUD))
     assert large.sketched > 0.4
