@@ -105,6 +105,9 @@ class Stochastic:
 class Disco:
     """DiSCo's algorithm 2 if the device is constrained, its algorithm 3 if the server is.
 
+    Of prompts of the last length for which the budget of the device lasts, a part does not wait, by chance. In the
+    paper all of them wait a little less than longer ones, which costs as much and gains less.
+
     tail_share: α, share of the device's budget kept for the server's slowest answers.
     """
 
@@ -133,8 +136,8 @@ class Disco:
             left -= below * to_zero
             if left >= here * to_zero and left > 0.0:
                 return 0.0
-            if left > 0.0:
-                tail += left / here
+            if left > 0.0 and state.coin * here * to_zero < left:
+                return 0.0
         return ttft.quantile(1.0 - tail)
 
 

@@ -110,8 +110,12 @@ def test_a_continuous_distribution_is_spent_to_the_last_bit(budget, seed):
     lengths, ttft, disco = Lengths(prompt), Exponential(), dispatch.create("disco")
     used = 0.0
     for tokens in prompt:
-        wait_s = disco.choose(state(tokens, lengths, ttft, budget, Side.DEVICE)).device_s
-        used += tokens * (1.0 - ttft.cdf(wait_s))
+
+        def plan(coin: float, tokens: int = tokens) -> Start:
+            return disco.choose(state(tokens, lengths, ttft, budget, Side.DEVICE, coin))
+
+        for probability, start in by_coin(plan):
+            used += tokens * probability * (1.0 - ttft.cdf(start.device_s))
     assert used / sum(prompt) == pytest.approx(budget, abs=1e-6)
 
 
@@ -143,15 +147,16 @@ def test_discos_device_protects_the_tail_first():
     lengths = Lengths([10] * 10 + [100] * 10)
     disco = dispatch.create("disco", tail_share=0.1)
 
-    def wait(tokens, budget):
-        return disco.choose(state(tokens, lengths, ttft, budget, Side.DEVICE)).device_s
+    def wait(tokens, budget, coin=0.5):
+        return disco.choose(state(tokens, lengths, ttft, budget, Side.DEVICE, coin)).device_s
 
     assert wait(10, 0.0) == wait(100, 0.0) == NEVER
     assert wait(10, 0.04) == wait(100, 0.04) == pytest.approx(0.96)  # b below alpha: all of it
     assert wait(10, 0.1) == wait(100, 0.1) == pytest.approx(0.9)
     assert wait(10, 0.1 + 0.9 * 100 / 1100) == 0.0  # enough for the short ones
     assert wait(100, 0.1 + 0.9 * 100 / 1100) == pytest.approx(0.9)
-    assert 0.0 < wait(10, 0.13) < 0.9  # for a part of them
+    assert wait(10, 0.13, coin=0.36) == 0.0  # for a part of them: 0.03 · 1100 of 0.9 · 100 tokens
+    assert wait(10, 0.13, coin=0.37) == pytest.approx(0.9)
     assert wait(100, 1.0) == 0.0
 
 
