@@ -33,11 +33,14 @@ from tandem.benchmarks.disco.migration import (
     Moved,
     Rates,
 )
+from tandem.benchmarks.disco.oracle import Plan, Times, gap
 from tandem.policies.estimators.windows import Latencies, Lengths
 from tandem.policies.race.dispatch import DispatchState, Side, dispatch
 
 BUDGETS = np.arange(1, 20) / 20
 REQUESTS = 1000
+ORACLE = 250
+"""Quantiles of the server's times that stand for all of them in the oracle, and where plans are compared with it."""
 Setting = tuple[str, Side]
 RESUMES = resuming(1 / SERVER_DECODE)
 
@@ -130,6 +133,26 @@ def sweep(
                 found.mean_cut[seed, i, j] = 1 - ours_s.mean() / theirs_s.mean()
             for j, mover in enumerate(movers):
                 found.moved[j][seed].append(mover.move(tokens, ours[0] + server_s, ours[1], draws))
+    return found
+
+
+def gaps(pool: np.ndarray, draw: Draw, side: Side, seeds: int, keeps_tail: bool) -> np.ndarray:
+    """Return by how much the plans' mean times to first token are above the oracle's, by seed, budget and device.
+
+    keeps_tail: the oracle's device waits no longer than the plan's, either.
+    """
+    found = np.empty((seeds, len(BUDGETS), len(DEVICES)))
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        lengths, ttft = Lengths(rng.choice(pool, REQUESTS)), Latencies(draw(rng, REQUESTS))
+        tokens, server_s, coins = rng.choice(pool, REQUESTS), draw(rng, REQUESTS), rng.random(REQUESTS)
+        times = Times(np.quantile(server_s, (np.arange(ORACLE) + 0.5) / ORACLE))
+        for i, budget in enumerate(BUDGETS):
+            servers_s, wait_s = _starts("disco", tokens, coins, lengths, ttft, float(budget), side)
+            plan = Plan(tokens, np.isfinite(servers_s), wait_s)
+            longest_s = float(wait_s.max()) if keeps_tail else np.inf
+            for j, device in enumerate(DEVICES.values()):
+                found[seed, i, j] = gap(plan, device.prefill, times, side, longest_s)
     return found
 
 
