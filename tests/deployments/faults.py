@@ -14,7 +14,7 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.race.settings import RaceSettings
 from tandem.deployments.modes.speculative.settings import SpeculativeSettings
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.bill import Bill, Charge
 from tandem.deployments.request.pools import POOLS
 from tandem.deployments.request.session import Reach
 from tandem.deployments.request.timeouts import Limits, Timeouts
@@ -183,11 +183,11 @@ class World:
 
     def bill(self, account: str) -> Bill:
         """Return the cost of all requests of that account."""
-        return self.books.statement(account).total
+        return self.books.statement(account, 0.0).total
 
     def _report(self, report: Report) -> None:
         self.router.learn(report)
-        self.books.of(report.account).charge(report.device, report.bill)
+        self.books.of(report.account).charge(Charge(report.account, report.device, report.bill))
 
     def list_pool(self, pool: str, *endpoints: EndpointInfo) -> None:
         """Set all of the pool's replicas."""

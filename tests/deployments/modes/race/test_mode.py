@@ -446,7 +446,7 @@ async def test_tokens_are_paid_for():
     assert stats.joules == known + 2 * stats.used.device_out
     server_usd = len(PROMPT) + 2 * stats.used.server_out
     assert stats.usd == pytest.approx(server_usd + 0.25 * stats.joules)
-    (bill,) = world.books.statement("me").devices.values()
+    (bill,) = world.books.statement("me", 0.0).devices.values()
     assert (bill.requests, bill.server_usd_in, bill.server_usd) == (1, len(PROMPT), server_usd)
     assert bill.joules == stats.joules
     assert bill.device_usd == pytest.approx(0.25 * stats.joules)
