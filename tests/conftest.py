@@ -30,7 +30,12 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 # first of which on a clean checkout waits for a table of Unicode. Examples are the same in every run;
 # `pytest --hypothesis-profile nightly` draws new ones, and prints what repeats a failure.
 settings.register_profile(
-    "all", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
+    "all",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
+    max_examples=60,
 )
 settings.register_profile("few", settings.get_profile("all"), max_examples=20)
 settings.register_profile(

@@ -35,6 +35,7 @@ NULL: dict[str, Any] = {"kind": "null", "tokens_per_s": 100, "context": 2048}
 TOKENS, LONG = 150, 1000  # 1.5 s and 10 s
 MANY = 32  # streams
 CONTROLLER = "SERVE_CONTROLLER_ACTOR"  # Serve's own
+SINGLE = ("Scheduler", "Router", "Access")  # `test_end_to_end` kills them beneath a running answer, too
 MODES: tuple[dict[str, str], ...] = ({"mode": "cloud"}, {"mode": "device", "device": "a"})
 
 
@@ -120,7 +121,9 @@ async def test_no_request_fails_and_no_stream_breaks(http: httpx.AsyncClient, tl
     assert len(answers) > 16, "all the while"
 
 
-@pytest.mark.parametrize("part", [CONTROLLER, "Scheduler", "Router", "Access"])
+@pytest.mark.parametrize(
+    "part", [CONTROLLER, *(pytest.param(part, marks=pytest.mark.nightly) for part in SINGLE)]
+)
 async def test_no_stream_needs_the_control_plane(http: httpx.AsyncClient, part: str) -> None:
     """Use production's timeouts; new requests wait until it is back."""
     await devices(http, "a")

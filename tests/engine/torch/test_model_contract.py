@@ -26,6 +26,7 @@ LONG = {
     "verifies_as_likely_as_the_model_says",
     "samples_as_likely_as_the_model_says",
     "whoever_gives_way_says_the_same",
+    "parked_sessions_give_way",
 }
 """Checks that small models have in `make test`, too, in `test_engine` and `test_verification`."""
 
