@@ -42,6 +42,7 @@ from tandem.training.family.prompts import heldout_questions
 from tests import model_contract
 from tests.deployments.faults import Script, with_window
 from tests.deployments.modes.test_modes import answer
+from tests.effort import slow_after, tried
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import Engines
 from tests.engine.translated.test_contract import toy_tokenizers
@@ -127,7 +128,7 @@ async def _answers(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("prompts", [24, pytest.param(PROMPTS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("prompts", slow_after(1, [8, PROMPTS]))
 async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine], prompts: int) -> None:
     cloud = [ids for ids, _ in await _answers(engines, CLOUD, prompts=prompts)]
     for wishes, size in ((FUSED, 4), (DISTRIBUTED, 6)):
@@ -142,8 +143,9 @@ async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine],
 @pytest.mark.timeout(300)
 async def test_a_device_of_another_vocabulary_drafts_losslessly() -> None:
     async with _pair("other") as engines:
-        cloud = [ids for ids, _ in await _answers(engines, CLOUD, prompts=12)]
-        answers = await _answers(engines, DISTRIBUTED, lambda: StaticWindow(5), 12)
+        prompts = tried(4, 12)
+        cloud = [ids for ids, _ in await _answers(engines, CLOUD, prompts=prompts)]
+        answers = await _answers(engines, DISTRIBUTED, lambda: StaticWindow(5), prompts)
     assert [ids for ids, _ in answers] == cloud
     seen = [Speculation.of(stats) for _, stats in answers]
     assert 0 < sum(s.accepted for s in seen) < sum(s.drafted for s in seen)
@@ -151,7 +153,7 @@ async def test_a_device_of_another_vocabulary_drafts_losslessly() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fused", [True, False], ids=["cloud-drafter", "target-alone"])
+@pytest.mark.parametrize("fused", slow_after(1, [True, False]), ids=["cloud-drafter", "target-alone"])
 def test_switching_in_mid_answer_loses_nothing(fused: bool) -> None:
     """Use any windows. Concurrent answers take them in turn, so each has a sequence of its own."""
     prompts = 6

@@ -24,6 +24,7 @@ from tandem.policies.split.chunking import FixedChunks
 from tandem.training.family.prompts import heldout_questions
 from tests.deployments.faults import World
 from tests.deployments.modes.test_split import LONG, answer, ids_of, job, made, nothing_is_left, told
+from tests.effort import tried
 from tests.engine.torch.split_parts import Parts
 
 Report = Callable[[str, object], None]
@@ -174,10 +175,10 @@ async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
 )
 async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_property: Report) -> None:
     """Answer greedily with the embedded target: float32 is exact; the others are smaller, and may differ."""
-    text = Tokenizer.load(family.path("target"))
+    text, count = Tokenizer.load(family.path("target")), tried(4, 12) if kind == "float32" else 12
     prompts = [
         text.render_chat([{"role": "user", "content": question}])
-        for question in heldout_questions(12, seed=3)
+        for question in heldout_questions(count, seed=3)
     ]
     sampling = Sampling(max_tokens=24)
     async with embedded(tmp_path, kind=kind) as parts, tapped(parts.middle) as (remote, _):
@@ -191,6 +192,6 @@ async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_propert
             tokens += stats.used.server_in
         hidden = parts.outer.split.hidden
     record_property("same", same)
-    print(f"{kind}: {same} of {len(prompts)} answers are the whole model's")
+    print(f"{kind}: {same} of {count} answers are the whole model's")
     assert bytes_ / tokens == {"float32": 4 * hidden, "int8": hidden + 4}.get(kind, 2 * hidden)
-    assert same >= {"float32": 12, "float16": 11, "bfloat16": 10, "int8": 8}[kind]
+    assert same >= {"float32": count, "float16": 11, "bfloat16": 10, "int8": 8}[kind]
