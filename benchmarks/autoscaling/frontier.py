@@ -1,6 +1,6 @@
 """Autoscaled pools over days with a trough: replica-seconds at equal times to first token and equal stalls, simulated.
 
-    python -m benchmarks autoscaling [--seeds 5] [--choosing 1] [--only NAME] [--plot FILE]
+    python -m benchmarks autoscaling [--seeds 5] [--choosing 2] [--only NAME] [--plot FILE]
 
 Four compressed days (see `days`) at verifiers with Llama-3-70B on four A100s each, which take 30 s to start. They are
 simulated as queues (see `queueing`), with the simulator's step times and its pool; the policies are the live ones.
@@ -125,8 +125,8 @@ def grid(trace: str) -> list[Setting]:
             for load, window_s in itertools.product((0.5, 0.7, 0.9, 1.2), (5.0, 15.0, 40.0))
         ),
         *(
-            some(OURS, down_s=20.0, load=load, cover=cover, sample_s=sample_s)
-            for load, cover, sample_s in itertools.product((0.7, 1.0), (0.7, 0.9, 0.97), (10.0, 20.0))
+            some(OURS, down_s=5.0, load=load, cover=cover, sample_s=sample_s)
+            for load, cover, sample_s in itertools.product((0.7, 1.0), (0.7, 0.9, 0.97), (10.0, 30.0))
         ),
     ]
 
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("autoscaling", __doc__)
     parser.add_argument("--seeds", type=int, default=5, help="days that are judged (%(default)s)")
     parser.add_argument(
-        "--choosing", type=int, default=1, help="days that settings are chosen on (%(default)s)"
+        "--choosing", type=int, default=2, help="days that settings are chosen on (%(default)s)"
     )
     parser.add_argument("--only", choices=days.NAMES, help="one trace")
     parser.add_argument("--plot", type=Path, help="a PNG or SVG file of the frontiers")

@@ -9,17 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.policies.autoscaling.base import PoolState, autoscaling
-from tandem.policies.autoscaling.work import IDLE, Rate, Work, step_times, width
+from tandem.policies.autoscaling.work import IDLE, Rate, step_times, width
 
 SAMPLE_S = 5.0
 """Interval of samples and of forecasts."""
-SMOOTH = 1 / 24
-"""Part of a season over which its course is smoothed: an hour of a day."""
 JUDGED = 12
 """Samples between two judgements of the forecasts, a minute."""
 LEAST = 0.005
 """Replica-seconds per second, below which work is as good as none."""
 
+YOUNG = 60
+"""Samples, five minutes, before which the latest work counts as it is."""
+LARGEST = 1e6  # replicas
+MOST_SCALE = 10.0
+"""Most that a forecast is scaled by, so that a load which comes out of nothing does not ask for a hundred times it."""
+EVEN, KEPT = 0.8, 0.95
+"""Factors on the replica-seconds of the long mean, and of the forecast that counts already, when they are compared: a
+few bursts make any forecast seem good."""
 FLOOR = 0.1
 """Part of the long mean that every forecast says at least: there may always be something."""
 
@@ -38,10 +44,11 @@ class Forecast:
     many as a fixed one where bursts come and go faster than a replica starts. It shrinks to what suffices until another
     start would be over.
 
-    What has come already counts as in `work`, with `window_s`, `clear_s`, `memory` and `patience`: a session ahead of
-    its reader needs nothing now.
+    What waits already is no reason for more replicas, for it does not move to new ones; nor are sessions ahead of their
+    readers, for answers count with what they take in full steps: prompts go before them meanwhile. All sessions' KV
+    cache needs its room, though.
 
-    load: share of a replica that may be used.
+    load, memory: shares of a replica that may be used.
     cover: share of the work that the pool has room for when it comes; the rest waits.
     season_s: seconds after which work recurs, a day.
     seasons: how many of them are remembered.
@@ -57,17 +64,15 @@ class Forecast:
         seasons: int = 3,
         sample_s: float = 15.0,
         start_s: float = 60.0,
-        window_s: float = 30.0,
-        clear_s: float = 20.0,
         memory: float = 0.8,
-        patience: float = 0.2,
     ) -> None:
-        if not 0 < cover <= 1:
-            raise ValueError(f"cover must be above 0 and at most 1, not {cover}")
+        if not (load > 0 and 0 < cover <= 1 and 0 < memory <= 1):
+            raise ValueError(
+                f"load, cover and memory must be above 0, the latter two at most 1, not {load}, {cover}, {memory}"
+            )
         if not (season_s > 0 and sample_s > 0 and start_s > 0 and seasons >= 1):
             raise ValueError("season_s, sample_s and start_s must be above 0 seconds, and seasons above 0")
-        self._now = Work(load, memory, clear_s, patience, window_s)
-        self._load = load
+        self._load, self._memory = load, memory
         self._arrivals = Arrivals(sample_s)
         self._rivals = Forecasts(cover, season_s, seasons)
         self._start_s = start_s
@@ -75,15 +80,15 @@ class Forecast:
 
     def desired(self, pool: PoolState) -> float:
         work = self._arrivals.of(pool)
-        now = self._now.desired(pool)
         if pool.now_s >= self._due_s:
             self._due_s = pool.now_s + SAMPLE_S
             start_s = self._start_s if pool.start_s is None else pool.start_s
             self._rivals.note(pool.now_s, work, start_s)
-        ahead = self._rivals.needed
-        if not now and ahead < IDLE:
+        ahead, sessions = self._rivals.needed, sum(r.sessions for r in pool.replicas) + pool.waiting
+        if not sessions and ahead < IDLE:
             return 0.0
-        return max(now, ahead / self._load)
+        kv = sum(r.kv_wanted / r.kv_capacity for r in pool.replicas if r.kv_capacity)
+        return max(1.0, ahead / self._load, min(kv / self._memory, sessions))
 
 
 class Arrivals:
@@ -115,19 +120,20 @@ class Forecasts:
 
     PAST_S = (10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
     """Spans whose mean is a forecast each."""
-    LEVEL_S = (60.0, 300.0)
-    """Spans over which today is compared with earlier seasons."""
+    SMOOTH = (1 / 24, 1 / 8)
+    """Parts of a season over which its course is smoothed: an hour and three of a day."""
+    LEVELS = ((20.0, 1.0), (20.0, 0.6), (60.0, 1.0), (60.0, 0.6), (300.0, 1.0))
+    """Spans over which today is compared with earlier seasons, and powers of how much of the difference lasts."""
 
     def __init__(self, cover: float, season_s: float, seasons: int) -> None:
         self.needed = 0.0
         self._cover = cover
         self._season = max(2, round(season_s / SAMPLE_S))  # the rest in samples, too
-        self._smooth = max(1, round(season_s * SMOOTH / SAMPLE_S / 2))
-        self._values = History(seasons * self._season + self._smooth)
-        count = len(self.PAST_S) + 1 + len(self.LEVEL_S) + 1
-        self._made = [
-            History(self._season) for _ in range(count)
-        ]  # what each forecast says of the time of a value
+        self._smooth = [max(1, round(season_s * part / SAMPLE_S / 2)) for part in self.SMOOTH]
+        self._values = History(seasons * self._season + self._smooth[-1])
+        count = len(self.PAST_S) + len(self.SMOOTH) * (1 + len(self.LEVELS)) + 1
+        # what each forecast says of the time of a value
+        self._made = [History(max(1, seasons - 1) * self._season) for _ in range(count)]
         self._ahead: deque[Floats] = deque()  # forecasts of the time until a start is over
         self._scales: Floats = np.ones(count)
         self._best = 0
@@ -137,17 +143,23 @@ class Forecasts:
     def note(self, now_s: float, value: float, start_s: float) -> None:
         """Add the present value; since the last one it was 0, if that is longer ago, for the pool was empty."""
         missed = round((now_s - self._at_s) / SAMPLE_S) - 1 if self._count else 0
-        for one in (*[0.0] * min(missed, self._season), value):
-            self._take(one, max(1, round(start_s / SAMPLE_S)))
+        if missed > 0:
+            for history, nothing in ((self._values, 0.0), *((made, LEAST) for made in self._made)):
+                history.repeat(nothing, missed)
+            self._ahead.clear()
+        self._take(value, max(1, round(start_s / SAMPLE_S)))
         self._at_s = now_s
 
     def _take(self, value: float, ahead: int) -> None:
         self._values.add(value)
         while len(self._ahead) > ahead:  # starts have become faster
             self._ahead.popleft()
-        if len(self._ahead) == ahead:
-            for made, said in zip(self._made, self._ahead.popleft(), strict=True):
-                made.add(said)
+        if not self._ahead:
+            oldest = np.full(len(self._made), LEAST)
+        else:  # where starts have become slower, the earliest there is
+            oldest = self._ahead.popleft() if len(self._ahead) == ahead else self._ahead[0]
+        for made, said in zip(self._made, oldest, strict=True):
+            made.add(float(said))
         self._ahead.append(self._forecast(ahead))
         self._count += 1
         if self._count % JUDGED == 0:
@@ -159,15 +171,17 @@ class Forecasts:
         values = self._values.all()
         means = [float(values[-max(1, round(span_s / SAMPLE_S)) :].mean()) for span_s in self.PAST_S]
         long = float(values.mean())
-        then = self._earlier(values, len(values) + ahead - 1, self._smooth)
-        seasonal = [long if then is None else then]
-        for span_s in self.LEVEL_S:
-            span = max(1, round(span_s / SAMPLE_S / 2))
-            past, now = self._earlier(values, len(values) - 1 - span, span), float(values[-2 * span :].mean())
-            if then is None or past is None:
-                seasonal.append(now)
-            else:
-                seasonal.append(then * (now + LEAST) / (past + LEAST))
+        seasonal: list[float] = []
+        for smooth in self._smooth:
+            then = self._earlier(values, len(values) + ahead - 1, smooth)
+            past = self._earlier(values, len(values) - 1, smooth)
+            seasonal.append(long if then is None else then)
+            for span_s, power in self.LEVELS:
+                now = float(values[-max(1, round(span_s / SAMPLE_S)) :].mean())
+                if then is None or past is None:
+                    seasonal.append(now)
+                else:
+                    seasonal.append(then * ((now + LEAST) / (past + LEAST)) ** power)
         return np.maximum([*means, *seasonal, long], max(LEAST, FLOOR * long))
 
     def _earlier(self, values: Floats, moment: int, around: int) -> float | None:
@@ -182,24 +196,29 @@ class Forecasts:
 
     def _judge(self, ahead: int) -> None:
         """Scale each forecast, and choose among them."""
+        if len(self._made[0].all()) < max(YOUNG, ahead):
+            return
         costs = []
         for i, made in enumerate(self._made):
             said = made.all()
-            came = self._values.all()[-len(said) :] if len(said) else said
-            if len(said) < JUDGED:
-                return
-            ratio = came / said
-            order = ratio.argsort()
-            weight = came[order].cumsum()
-            scale = 1.0
-            if weight[-1] > 0:
-                scale = float(
-                    ratio[order][min(len(order) - 1, int(np.searchsorted(weight, self._cover * weight[-1])))]
-                )
-            paid = np.lib.stride_tricks.sliding_window_view(said, min(ahead, len(said))).max(axis=1)
-            self._scales[i] = scale
-            costs.append(scale * float(paid.mean()))
+            came = self._values.all()[-len(said) :]
+            scale = _covering(came / said, came, self._cover)
+            self._scales[i] = min(scale, MOST_SCALE)
+            kept = np.lib.stride_tricks.sliding_window_view(said, ahead).max(axis=1)  # until a start is over
+            costs.append(scale * float(kept.mean()) if scale <= MOST_SCALE else math.inf)
+        costs[-1] = EVEN * min(costs[-1], LARGEST)  # it counts if nothing else does
+        costs[self._best] *= KEPT
         self._best = int(np.argmin(costs))
+
+
+def _covering(ratios: Floats, weights: Floats, cover: float) -> float:
+    """Return the ratio that a share of the weight does not exceed; 1 without any weight."""
+    order = ratios.argsort()
+    weight = weights[order].cumsum()
+    if not weight[-1]:
+        return 1.0
+    place = int(np.searchsorted(weight, cover * weight[-1]))
+    return float(ratios[order][min(len(order) - 1, place)])
 
 
 class History:
@@ -216,6 +235,12 @@ class History:
             self._end = self._most
         self._numbers[self._end] = number
         self._end += 1
+
+    def repeat(self, number: float, times: int) -> None:
+        """Add one several times."""
+        kept = np.append(self.all(), np.full(min(times, self._most), number))[-self._most :]
+        self._end = len(kept)
+        self._numbers[: self._end] = kept
 
     def all(self) -> Floats:
         """Return them, oldest first."""

@@ -19,7 +19,7 @@ START_S = 30.0
 def sizes(rate: Callable[[float], float], seconds: int, **parameters: float) -> list[float]:
     """Return what is wanted second by second; rate: replica-seconds of prompts that arrive per second."""
     policy = autoscaling.create(
-        "forecast", load=1.0, season_s=SEASON_S, start_s=START_S, sample_s=5.0, window_s=5.0, **parameters
+        "forecast", load=1.0, season_s=SEASON_S, start_s=START_S, sample_s=5.0, **parameters
     )
     prefilled, wanted = 0.0, []
     for second in range(seconds):
@@ -36,7 +36,8 @@ def wave(second: float) -> float:
     return 2.5 - 1.5 * math.cos(2 * math.pi * second / SEASON_S)
 
 
-BURSTS = [random.Random(5).uniform(0, 1800) for _ in range(40)]
+DRAW = random.Random(5)
+BURSTS = [DRAW.uniform(0, 1800) for _ in range(30)]
 
 
 def bursts(second: float) -> float:
@@ -45,12 +46,12 @@ def bursts(second: float) -> float:
 
 
 def test_an_even_load_needs_no_spares() -> None:
-    assert sizes(lambda _: 3.0, 900)[-1] == pytest.approx(3.0, rel=0.05)
+    assert sizes(lambda _: 3.0, 900)[-1] == pytest.approx(3.0, rel=0.1)
 
 
 def test_replicas_are_there_when_the_season_brings_the_work() -> None:
     """From the second day on there are enough for the work of a start's time later, and hardly more."""
-    wanted = sizes(wave, 1800, cover=1.0)
+    wanted = sizes(wave, 1800, cover=0.98)
     day = range(1200, 1800 - int(START_S), 5)
     assert all(wanted[t] >= 0.95 * wave(t + START_S) for t in day)
     paid = sum(wanted[t] for t in day) / sum(max(wave(t), wave(t + START_S)) for t in day)
@@ -91,11 +92,25 @@ def test_a_pool_that_was_empty_had_no_work_meanwhile() -> None:
     assert forecasts.needed < before
 
 
+def test_starts_may_become_slower_and_faster() -> None:
+    """What each forecast said stays beside what came."""
+    forecasts = Forecasts(0.9, SEASON_S, 1)
+    for sample in range(400):
+        start_s = (30.0, 60.0, 15.0)[sample // 40 % 3]
+        forecasts.note(5.0 * sample, 1.0 + sample % 2, start_s)
+        assert sample < 50 or 1.0 <= forecasts.needed < 3.0
+
+
 def test_the_latest_numbers_by_hand() -> None:
     history = History(3)
     for number in range(10):
         history.add(float(number))
         assert list(history.all()) == [float(n) for n in range(max(0, number - 2), number + 1)]
+    history.repeat(5.0, 2)
+    assert list(history.all()) == [9.0, 5.0, 5.0]
+    history.repeat(4.0, 99)
+    history.add(3.0)
+    assert list(history.all()) == [4.0, 4.0, 3.0]
 
 
 @pytest.mark.parametrize(
