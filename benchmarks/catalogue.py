@@ -44,7 +44,7 @@ BENCHMARKS = {
     "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
     "calibration": Benchmark("calibration.compare", 20),
     "hardware": Benchmark("calibration.hardware", 0.1),
-    "autoscaling": Benchmark("autoscaling.frontier", 8),
+    "autoscaling": Benchmark("autoscaling.frontier", 10),
     "autoscaling_live": Benchmark("autoscaling.live", 8),
     "real": Benchmark("real.live", 55),
     "real_gpu": Benchmark("real.gpu", 6),

@@ -57,6 +57,13 @@ def test_the_same_frontier_is_as_good_as_itself() -> None:
     assert over(half, points, "stall_s") == pytest.approx(0.5)
 
 
+def test_only_qualities_that_both_have_are_compared() -> None:
+    rival = [Point(100.0, 1.0, 0.1), Point(50.0, 4.0, 0.5)]
+    ours = [Point(10.0, 0.5, 0.1), Point(60.0, 2.0, 0.3), Point(1.0, 9.0, 0.9)]
+    assert over(ours, rival, "p99_s") == pytest.approx(60 / 75)
+    assert over(ours[:1], rival, "p99_s") == pytest.approx(0.1), "none is: the nearest"
+
+
 def test_who_is_beaten_in_all_is_not_chosen() -> None:
     tried = {
         Setting("fixed", 1): [Point(100.0, 99.0, 9.0)],
@@ -64,7 +71,7 @@ def test_who_is_beaten_in_all_is_not_chosen() -> None:
         Setting("fixed", 3): [Point(300.0, 3.5, 1.5)],
         Setting("fixed", 4): [Point(400.0, 2.0, 0.5)],
     }
-    assert choose(tried) == [Setting("fixed", 2), Setting("fixed", 4)]
+    assert choose(tried) == [Setting("fixed", 2), Setting("fixed", 4)], "a P99 of 99 s is bad"
     assert choose({Setting("fixed", 1): [Point(100.0, 99.0, 9.0)]}) == [Setting("fixed", 1)], (
         "the best it has"
     )
