@@ -60,6 +60,7 @@ SIZES = {"week": range(2, 8), "burstgpt": range(2, 8), "code": range(4, 17, 2), 
 CHOOSING = 101  # the first seed that settings are chosen on
 BAD_S = 15.0  # a P99 of TTFT beyond which nobody cares how few replicas it took
 MOST_POINTS = 8  # of a frontier
+DEAR = 1.5  # times our dearest setting, rivals' are too far away to be compared
 
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """97.5 % quantile of Student's t, from one degree of freedom on; the last is used for more."""
@@ -232,12 +233,14 @@ def over(ours: Sequence[Point], theirs: Sequence[Point], by: str) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-def choose(tried: Mapping[Setting, Sequence[Point]]) -> list[Setting]:
-    """Return the settings of one policy's frontier, of P99s that are not bad, evenly from its one end to the other."""
+def choose(tried: Mapping[Setting, Sequence[Point]], dear_s: float = math.inf) -> list[Setting]:
+    """Return the settings of one policy's frontier, of P99s that are not bad, evenly from its one end to the other.
+    dear_s: replica-seconds beyond which a setting is not looked at, if there is another."""
     means = {setting: Point(*np.mean(points, axis=0)) for setting, points in tried.items()}
     kept = [s for s, p in means.items() if p.p99_s <= BAD_S] or [min(means, key=lambda s: means[s].p99_s)]
     kept = [s for s in kept if not any(_beats(means[other], means[s]) for other in kept)]
     kept.sort(key=lambda s: means[s].replica_s)
+    kept = [s for s in kept if means[s].replica_s <= dear_s] or kept[:1]
     # evenly in the logarithm of replica-seconds: nowhere is one frontier much coarser than another
     wished = np.geomspace(means[kept[0]].replica_s, means[kept[-1]].replica_s, MOST_POINTS)
     nearest = (min(kept, key=lambda s: abs(math.log(means[s].replica_s / cost))) for cost in wished)
@@ -271,12 +274,14 @@ def main(arguments: Sequence[str] = ()) -> None:
     traces = [options.only] if options.only else list(days.NAMES)
     choosing = range(CHOOSING, CHOOSING + options.choosing)
     tried = _all([Run(*key) for trace in traces for key in itertools.product([trace], choosing, grid(trace))])
-    chosen = {
-        (trace, kind): choose(
-            {s: [tried[Run(trace, seed, s)] for seed in choosing] for s in grid(trace) if s.kind == kind}
+    chosen: dict[tuple[str, str], list[Setting]] = {}
+    for trace, kind in itertools.product(traces, NAMES):  # ours first
+        points = {s: [tried[Run(trace, seed, s)] for seed in choosing] for s in grid(trace) if s.kind == kind}
+        ours = chosen.get((trace, OURS), [])
+        dearest_s = max(
+            (np.mean([tried[Run(trace, q, s)].replica_s for q in choosing]) for s in ours), default=math.inf
         )
-        for trace, kind in itertools.product(traces, NAMES)
-    }
+        chosen[trace, kind] = choose(points, DEAR * float(dearest_s))
     found = _all(
         [
             Run(key[0], seed, s)
@@ -289,10 +294,10 @@ def main(arguments: Sequence[str] = ()) -> None:
     for trace in traces:
         kinds = {kind: chosen[trace, kind] for kind in NAMES}
         _tell(trace, kinds, found, options.seeds)
-        ours = [[found[Run(trace, seed, s)] for s in kinds[OURS]] for seed in range(options.seeds)]
+        our_points = [[found[Run(trace, seed, s)] for s in kinds[OURS]] for seed in range(options.seeds)]
         for rival, by in itertools.product(RIVALS, ("p99", "stall")):
             theirs = [[found[Run(trace, seed, s)] for s in kinds[rival]] for seed in range(options.seeds)]
-            ratios = [over(o, r, f"{by}_s") for o, r in zip(ours, theirs, strict=True)]
+            ratios = [over(o, r, f"{by}_s") for o, r in zip(our_points, theirs, strict=True)]
             name = f"{trace}_replica_seconds_over_{rival}_at_equal_{by}"
             mean, *ends = interval(ratios)
             figures[name] = round(mean, 4)
