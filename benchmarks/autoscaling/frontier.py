@@ -8,9 +8,10 @@ simulated as queues (see `queueing`), with the simulator's step times and its po
 Rivals: Ray Serve's own policy, KEDA's queue scaling, fixed pools, and an oracle that knows every request ahead. Each
 has a grid of settings, and so has ours (`forecast`). Trace by trace, those that no other of the same policy beats in
 replica-seconds, P99 of TTFT and mean stall on requests that are not judged are its frontier, judged on the seeds from
-0 on. All have the same bounds, but Serve's and KEDA's least number of replicas is among their settings. Ours is told
-how long a day is and what arrived on three earlier ones, as the counters of its replicas would have shown, and sees
-itself how long starts take. The others look back a few minutes at most; the oracle is told everything.
+0 on; rivals' settings that take far more than our dearest are left out. All have the same bounds, but Serve's and
+KEDA's least number of replicas is among their settings. Ours is told how long a day is and what arrived on three
+earlier ones, as the counters of its replicas would have shown, and sees itself how long starts take. The others look
+back a few minutes at most; the oracle is told everything.
 
 <trace>_replica_seconds_over_RIVAL_at_equal_p99, …_stall: our replica-seconds over the rival's frontier at the same P99
     of TTFT, or mean stall; the geometric mean over our settings whose quality lies between the
