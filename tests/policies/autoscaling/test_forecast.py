@@ -93,7 +93,7 @@ def test_a_pool_that_was_empty_had_no_work_meanwhile() -> None:
 
 
 def test_starts_may_become_slower_and_faster() -> None:
-    """What each forecast said stays beside what came."""
+    """Forecasts stay beside the values that they were made for."""
     forecasts = Forecasts(0.9, SEASON_S, 1)
     for sample in range(400):
         start_s = (30.0, 60.0, 15.0)[sample // 40 % 3]
