@@ -29,6 +29,8 @@ from tandem.policies.reader.quality import Reader
 
 CAUTIOUS = 0.9
 """Quantile of the server's times that a migration assumes."""
+SLOWER = 1.1
+"""A device is expected to hold the prompt after this many times what it mostly takes."""
 STALLED, STALLED_S = 3.0, 1.0
 """An endpoint has stalled that takes this many times as long for a first token as is to be expected of it, and this
 many seconds at least."""
@@ -267,7 +269,7 @@ class Race:
         ):
             return 0.0
         left_s = self._ready_s - now_s
-        if left_s > 0.0 and buffer_tokens(reader.rate, left_s + migration_s) <= reader.rate * unread_s:
+        if left_s > 0.0 and left_s + migration_s <= unread_s:
             return unread_s
         resume_s = self._resume_s(side, 1)
         rest_s = unread_s - migration_s - resume_s
@@ -334,7 +336,7 @@ class Race:
     def _remaining_s(self, side: Side, elapsed_s: float) -> float:
         """Return the seconds until a side holds the prompt that it has been taking in for `elapsed_s`."""
         if side is Side.DEVICE:
-            return max(0.0, self._history.prefill.step_s(self._prompt) - elapsed_s)
+            return max(0.0, SLOWER * self._history.prefill.step_s(self._prompt) - elapsed_s)
         ttft = self._history.ttft
         return ttft.quantile(1.0 - (1.0 - CAUTIOUS) * (1.0 - ttft.cdf(elapsed_s))) - elapsed_s
 

@@ -143,7 +143,7 @@ REPEATED: dict[str, dict[str, Any]] = {
         },
         "window": {"name": "awc"},
         "router": {"routing": {"name": "random"}},
-        "racing": {"dispatch": {"name": "disco"}, "migration": {"name": "buffered"}},
+        "racing": {"dispatch": {"name": "disco"}, "migration": {"name": "prepared"}},
         "accounts": {"exchange_rate": 0.0},
         "engine": {
             "scheduling": {"name": "buffer_aware"},
