@@ -8,7 +8,7 @@ import random
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +72,10 @@ def local_ray() -> Iterator[LocalRay]:
     token = folder / TOKEN
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    os.environ.update(token_of(folder) | haproxy.environment(folder, free_port))
     adopt_orphans()
-    import ray
+    with guarded(folder), _variables(token_of(folder) | haproxy.environment(folder, free_port)):
+        import ray
 
-    with guarded(folder):
         before = set(descendants())
         try:
             port = free_port()
@@ -101,6 +100,20 @@ def local_ray() -> Iterator[LocalRay]:
             collect(started)
             if stubborn:
                 raise StillRunning(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables, and have them as before at the end: the files that they name are gone then."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
 
 
 def token_of(folder: Path) -> dict[str, str]:

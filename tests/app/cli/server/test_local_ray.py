@@ -24,6 +24,16 @@ with local_ray() as started:
     print(started.folder, flush=True)
     sys.stdin.read()
 """
+SETTER = """
+import os, ray
+from tandem.app.cli.server.local_ray import ENVIRONMENT, local_ray
+
+ray.init = lambda **_: None
+before = {**os.environ, **ENVIRONMENT}
+with local_ray():
+    print(*(name for name in os.environ if name not in before))
+print(*(os.environ.keys() ^ before.keys()))
+"""
 OTHER = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 
 
@@ -50,3 +60,10 @@ def test_another_user_can_neither_read_nor_replace_what_is_in_it() -> None:
         process.communicate()
     assert process.returncode == 0
     assert not folder.exists()
+
+
+def test_no_variable_names_a_file_that_is_gone() -> None:
+    command = [sys.executable, "-c", SETTER]
+    during, after = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[:2]
+    assert {"RAY_AUTH_TOKEN_PATH", "RAY_SERVE_HAPROXY_BINARY_PATH"} <= set(during.split())
+    assert after == ""
