@@ -17,6 +17,7 @@ from tests.engine.torch.history_model import HistoryModel
 Script = Callable[[str], str]
 """Gives the answer to a prompt."""
 ANSWER = TOKENIZER.special_id("<|a|>")
+WORD = TOKENIZER.encode(" and")[0]
 CONTEXT = 8192
 LIKELY, ELSEWHERE = 60.0, 30.0
 
@@ -36,9 +37,10 @@ def scripted(script: Script, name: str) -> CoreEngine:
 
 
 def _logits(script: Script, tokens: Sequence[int]) -> torch.Tensor:
-    """Return logits of the script's next token, and less likely ones of the end."""
+    """Return logits of the script's next token, and less likely ones of the end; a text goes on with one word."""
     logits = torch.zeros(TOKENIZER.vocab_size)
     if ANSWER not in tokens:
+        logits[WORD] = LIKELY
         return logits
     begin = len(tokens) - 1 - tokens[::-1].index(ANSWER)
     prompt, output = tokens[: begin + 1], list(tokens[begin + 1 :])

@@ -77,9 +77,7 @@ def tool_stream(url: str) -> None:
 
 
 def text(url: str) -> None:
-    assert (
-        client(url).completions.create(model=MODEL, prompt=TIPS, max_tokens=20, temperature=0).choices[0].text
-    )
+    assert client(url).completions.create(model=MODEL, prompt=TIPS, max_tokens=20).choices[0].text
 
 
 def respond(url: str) -> None:
