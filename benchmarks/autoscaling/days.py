@@ -149,6 +149,14 @@ def _table(name: str, draw: np.random.Generator) -> Rows:
 
 
 NAMES = ("week", "burstgpt", "code", "office")
+LENGTHS = {"week": ("conv",), "burstgpt": ("conv",), "code": ("code",), "office": ("conv", "code")}
+
+
+def source(name: str) -> str:
+    """Return what of a day was measured, and what stands in for it."""
+    real = all(rows(trace) is not None for trace in LENGTHS[name])
+    arrivals = "arrivals in its blocks" if name == "code" and real else "stand-in arrivals"
+    return f"{'lengths of Azure 2023' if real else 'stand-in lengths'}, {arrivals}"
 
 
 def requests(name: str, seed: int) -> tuple[list[Request], list[Request]]:

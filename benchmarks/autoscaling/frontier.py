@@ -7,15 +7,15 @@ simulated as queues (see `queueing`), with the simulator's step times and its po
 
 Rivals: Ray Serve's own policy, KEDA's queue scaling, fixed pools, and an oracle that knows every request ahead. Each
 has a grid of settings, and so has ours (`forecast`). Trace by trace, those that no other of the same policy beats in
-replica-seconds, P99 of TTFT and mean stall on requests that are not judged are its frontier, judged on the seeds from
-0 on; rivals' settings that take far more than our dearest are left out. All have the same bounds, but Serve's and
-KEDA's least number of replicas is among their settings. Ours is told how long a day is and what arrived on three
+replica-seconds, P99 of TTFT and mean stall on some days are its frontier, which is judged on others; rivals' settings
+that take far more than our dearest are left out. All have the same bounds, but Serve's and KEDA's least number of
+replicas is among their settings. Ours is told how long a day is and what arrived on three
 earlier ones, as the counters of its replicas would have shown, and sees itself how long starts take. The others look
 back a few minutes at most; the oracle is told everything.
 
 <trace>_replica_seconds_over_RIVAL_at_equal_p99, …_stall: our replica-seconds over the rival's frontier at the same P99
     of TTFT, or mean stall; the geometric mean over our settings whose quality lies between the
-    rival's best and worst; then the mean over the seeds, and a 95 % interval. serve_best is Serve's policy.
+    rival's best and worst; then the mean over the seeds. …_error: half its 95 % interval. serve_best is Serve's policy.
 traces_with_20_percent_fewer: in so many of them ours has at least 20 % fewer than Serve's at equal P99.
 most_over_serve_best, most_over_oracle: the worst trace, at equal P99.
 """
@@ -34,6 +34,7 @@ from tandem.benchmarks import report
 from tandem.benchmarks.autoscaling import days
 from tandem.benchmarks.autoscaling.queueing import simulate
 from tandem.benchmarks.autoscaling.rivals import Oracle, QueueScaling
+from tandem.benchmarks.intervals import Interval
 from tandem.policies.autoscaling import (
     Autoscaler,
     AutoscalingPolicy,
@@ -59,12 +60,10 @@ FIRST = {"week": 3, "burstgpt": 3, "code": 8, "office": 3}  # replicas when a si
 FLOORS = {"week": (1, 3), "burstgpt": (1, 3), "code": (1, 6), "office": (1, 4)}
 SIZES = {"week": range(2, 8), "burstgpt": range(2, 8), "code": range(4, 17, 2), "office": range(4, 15, 2)}
 CHOOSING = 101  # the first seed that settings are chosen on
+JUDGED = 1000  # the first seed that is judged: policies were made, and grids set, with seeds below
 BAD_S = 15.0  # a P99 of TTFT beyond which nobody cares how few replicas it took
 MOST_POINTS = 8  # of a frontier
 DEAR = 1.5  # times our dearest setting, rivals' are too far away to be compared
-
-STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""97.5 % quantile of Student's t, from one degree of freedom on; the last is used for more."""
 
 OURS = "forecast"
 NAMES = {
@@ -252,16 +251,6 @@ def _beats(one: Point, other: Point) -> bool:
     return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean, and its 95 % interval by Student's t."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return mean, math.nan, math.nan
-    factor = STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
-    half = factor * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
-
-
 def main(arguments: Sequence[str] = ()) -> None:
     """The command."""
     parser = report.parser("autoscaling", __doc__)
@@ -272,6 +261,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--only", choices=days.NAMES, help="one trace")
     parser.add_argument("--plot", type=Path, help="a PNG or SVG file of the frontiers")
     options = parser.parse_args(arguments)
+    judged = range(JUDGED, JUDGED + options.seeds)
     traces = [options.only] if options.only else list(days.NAMES)
     choosing = range(CHOOSING, CHOOSING + options.choosing)
     tried = _all([Run(*key) for trace in traces for key in itertools.product([trace], choosing, grid(trace))])
@@ -284,28 +274,23 @@ def main(arguments: Sequence[str] = ()) -> None:
         )
         chosen[trace, kind] = choose(points, DEAR * float(dearest_s))
     found = _all(
-        [
-            Run(key[0], seed, s)
-            for key, settings in chosen.items()
-            for s in settings
-            for seed in range(options.seeds)
-        ]
+        [Run(key[0], seed, s) for key, settings in chosen.items() for s in settings for seed in judged]
     )
-    figures: dict[str, float | Sequence[float]] = {}
+    figures: dict[str, float] = {}
     for trace in traces:
         kinds = {kind: chosen[trace, kind] for kind in NAMES}
-        _tell(trace, kinds, found, options.seeds)
-        our_points = [[found[Run(trace, seed, s)] for s in kinds[OURS]] for seed in range(options.seeds)]
+        _tell(trace, kinds, found, judged)
+        our_points = [[found[Run(trace, seed, s)] for s in kinds[OURS]] for seed in judged]
         for rival, by in itertools.product(RIVALS, ("p99", "stall")):
-            theirs = [[found[Run(trace, seed, s)] for s in kinds[rival]] for seed in range(options.seeds)]
+            theirs = [[found[Run(trace, seed, s)] for s in kinds[rival]] for seed in judged]
             ratios = [over(o, r, f"{by}_s") for o, r in zip(our_points, theirs, strict=True)]
             name = f"{trace}_replica_seconds_over_{rival}_at_equal_{by}"
-            mean, *ends = interval(ratios)
+            mean, half = Interval.of(ratios)
             figures[name] = round(mean, 4)
-            if options.seeds > 1:
-                figures[f"{name}_interval"] = [round(end, 4) for end in ends]
+            if len(judged) > 1:
+                figures[f"{name}_error"] = round(half, 4)
     if options.plot:
-        _draw(chosen, found, traces, options.seeds, options.plot)
+        _draw(chosen, found, traces, judged, options.plot)
     report.figures("autoscaling", figures | _bars(figures, traces))
 
 
@@ -325,21 +310,23 @@ def _all(runs: Sequence[Run]) -> dict[Run, Point]:
     return dict(next(found) for _ in report.progress(runs, f"{len(runs)} simulations"))
 
 
-def _tell(trace: str, kinds: Mapping[str, Sequence[Setting]], found: Mapping[Run, Point], seeds: int) -> None:
+def _tell(
+    trace: str, kinds: Mapping[str, Sequence[Setting]], found: Mapping[Run, Point], judged: Sequence[int]
+) -> None:
     rows = []
     for kind, settings in kinds.items():
         for setting in settings:
-            points = [found[Run(trace, seed, setting)] for seed in range(seeds)]
+            points = [found[Run(trace, seed, setting)] for seed in judged]
             cells = [report.spread([p[i] for p in points]) for i in range(3)]
             rows.append((NAMES[kind], str(setting), *cells))
-    report.table(f"{trace}: {seeds} days (simulated)", COLUMNS, rows)
+    report.table(f"{trace}: {len(judged)} days (simulated; {days.source(trace)})", COLUMNS, rows)
 
 
 def _draw(
     chosen: Mapping[tuple[str, str], Sequence[Setting]],
     found: Mapping[Run, Point],
     traces: Sequence[str],
-    seeds: int,
+    judged: Sequence[int],
     file: Path,
 ) -> None:
     """Draw replica-seconds over P99 of TTFT, means over the seeds, a panel a trace and a line a policy."""
@@ -347,8 +334,7 @@ def _draw(
     for axes, trace in zip(panels, traces, strict=False):
         for kind, name in NAMES.items():
             points = [
-                np.mean([found[Run(trace, seed, s)] for seed in range(seeds)], axis=0)
-                for s in chosen[trace, kind]
+                np.mean([found[Run(trace, seed, s)] for seed in judged], axis=0) for s in chosen[trace, kind]
             ]
             points.sort(key=lambda p: float(p[1]))
             marker = "*" if kind == OURS else "o"

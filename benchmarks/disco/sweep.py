@@ -39,6 +39,7 @@ from tandem.policies.race.dispatch import DispatchState, Side, dispatch
 
 BUDGETS = np.arange(1, 20) / 20
 REQUESTS = 1000
+FIRST_SEED = 1000  # policies were made with seeds below
 ORACLE = 250
 """Quantiles of the server's times that stand for all of them in the oracle, and where plans are compared with it."""
 Setting = tuple[str, Side]
@@ -91,7 +92,6 @@ def sweep(
     parameters: Mapping[str, float] = MappingProxyType({}),
     rates: Rates = CONSISTENT,
     resumes: Draw = RESUMES,
-    first_seed: int = 0,
 ) -> Sweep:
     """DiSCo against stochastic dispatch over all budgets.
 
@@ -102,13 +102,12 @@ def sweep(
     policy: of migration, with these parameters.
     rates: what a FLOP of the device is worth.
     resumes: draws the server's times to the next token of a prompt that it holds.
-    first_seed: the others follow.
     """
     shape = seeds, len(BUDGETS), len(DEVICES)
     found = Sweep(np.empty(shape), np.empty(shape), np.empty(shape[:2]))
     found.moved = [[[] for _ in range(seeds)] for _ in DEVICES] if service else []
     for seed in range(seeds):
-        rng = np.random.default_rng(first_seed + seed)
+        rng = np.random.default_rng(FIRST_SEED + seed)
         lengths, ttft = Lengths(rng.choice(pool, REQUESTS)), Latencies(draw(rng, REQUESTS))
         tokens, server_s, coins = rng.choice(pool, REQUESTS), draw(rng, REQUESTS), rng.random(REQUESTS)
         again_s, noise = draw(rng, REQUESTS), rng.lognormal(0, DEVICE_NOISE, REQUESTS)
@@ -143,7 +142,7 @@ def gaps(pool: np.ndarray, draw: Draw, side: Side, seeds: int, keeps_tail: bool)
     """
     found = np.empty((seeds, len(BUDGETS), len(DEVICES)))
     for seed in range(seeds):
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(FIRST_SEED + seed)
         lengths, ttft = Lengths(rng.choice(pool, REQUESTS)), Latencies(draw(rng, REQUESTS))
         tokens, server_s, coins = rng.choice(pool, REQUESTS), draw(rng, REQUESTS), rng.random(REQUESTS)
         times = Times(np.quantile(server_s, (np.arange(ORACLE) + 0.5) / ORACLE))

@@ -46,3 +46,12 @@ def test_without_the_data_there_are_stand_ins(name: str, monkeypatch: pytest.Mon
     assert 0.5 < len(standing_in) / len(real) < 2
     assert all(1 <= r.prompt_tokens <= 7500 and 1 <= r.output_tokens <= 1024 for r in standing_in)
     assert DAY_S < SPAN_S
+
+
+def test_the_source_says_what_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = np.zeros((1, 3))
+    monkeypatch.setattr(days, "rows", lambda name: trace if name == "conv" else None)
+    assert days.source("week") == "lengths of Azure 2023, stand-in arrivals"
+    assert days.source("office") == "stand-in lengths, stand-in arrivals"
+    monkeypatch.setattr(days, "rows", lambda name: trace)
+    assert days.source("code") == "lengths of Azure 2023, arrivals in its blocks"
