@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tandem.deployments.access.accounts import Terms
@@ -128,21 +127,23 @@ class _Limits:
 
 
 def _limit(before: RateLimit | None, per_minute: int | None, now_s: float) -> RateLimit | None:
-    """Return a rate limit in which what was taken before still counts."""
-    if per_minute is None or (before is not None and before.limit == per_minute):
-        return None if per_minute is None else before
-    limit = RateLimit(per_minute)
-    if before is not None:
-        limit.take(before.limit - before.left(now_s), now_s)
-    return limit
+    """Return a rate limit in which what was taken before still counts; None for no limit."""
+    if per_minute is None or before is None:
+        return None if per_minute is None else RateLimit(per_minute)
+    if before.limit != per_minute:
+        before.change(per_minute, now_s)
+    return before
 
 
-class _Reserved(NamedTuple):
-    """Part of an account's limits that an answer under way may still take: tokens to be given out, and dollars."""
+@dataclass(slots=True)
+class _Reserved:
+    """Parts of limits that an answer under way may still take, each with the limit that it was taken out of.
 
-    account: str
-    tokens: int
-    usd: float
+    tokens: to be given out; usd: dollars.
+    """
+
+    tokens: list[tuple[RateLimit, int]] = field(default_factory=list)
+    usd: list[tuple[Spending, float]] = field(default_factory=list)
 
 
 class Gate:
@@ -172,9 +173,8 @@ class Gate:
         self._heard_s: dict[str, float] = {}
         self._price = price
         self._reserved: dict[int, _Reserved] = {}  # by job
-        self._settling: deque[tuple[float, int]] = (
-            deque()
-        )  # when jobs whose requests have left count as unreported
+        # By job whose request has left, when it counts as unreported; the first one is due first.
+        self._settling: dict[int, float] = {}
         # By account, requests beyond its limit, by replica and id: True when another is over, False if it has left.
         self._beyond: dict[str, dict[tuple[str, int], tuple[Entry, asyncio.Future[bool]]]] = {}
 
@@ -296,7 +296,7 @@ class Gate:
             raise LimitReached(f"{waiting} requests wait already", 1.0)
 
     def _check_dollars(self, entry: Entry, spending: Spending, since: str, limit: float) -> None:
-        usd = self._usd(entry)
+        usd = sum(self._usd(entry.model, room) for room in entry.rooms)
         if spending.fits(usd, since, limit):
             return
         left, per = spending.left(since, limit), entry.terms.per
@@ -309,38 +309,39 @@ class Gate:
             f"this request may cost {usd:.6f}; a smaller max_tokens costs less"
         )
 
-    def _usd(self, entry: Entry) -> float:
-        """Return the most that a request costs at the server: it may have to take in an answer begun elsewhere."""
-        price = self._price(entry.model)
-        return sum(price.of(room.prompt + room.output, room.output) for room in entry.rooms)
+    def _usd(self, model: str, room: Room) -> float:
+        """Return the most that an answer costs at the server: it may have to take in what was begun elsewhere."""
+        return self._price(model).of(room.prompt + room.output, room.output)
 
     def _reserve(self, entry: Entry, limits: _Limits, now_s: float) -> None:
-        """Take what the request's answers may take at most out of the account's limits."""
-        if limits.tokens is None and limits.spending is None:
-            return
-        price = self._price(entry.model)
-        for job, prompt, output in entry.rooms:
-            usd = price.of(prompt + output, output)
-            self._reserved[job] = _Reserved(entry.account, output, usd)
+        """Take what the request's answers may take at most out of the account's limits, once for each answer."""
+        for room in entry.rooms:
+            self._release(room.job, now_s)
+            if limits.tokens is None and limits.spending is None:
+                continue
+            reserved = self._reserved[room.job] = _Reserved()
             if limits.tokens is not None:
-                limits.tokens.take(output, now_s)
+                limits.tokens.take(room.output, now_s)
+                reserved.tokens.append((limits.tokens, room.output))
             if limits.spending is not None:
+                usd = self._usd(entry.model, room)
                 limits.spending.reserved += usd
+                reserved.usd.append((limits.spending, usd))
 
     def _release(self, job: int, now_s: float) -> None:
         """Give back what is reserved for an answer."""
+        self._settling.pop(job, None)
         if (reserved := self._reserved.pop(job, None)) is None:
             return
-        limits = self._limits[reserved.account]
-        if limits.tokens is not None:
-            limits.tokens.give(reserved.tokens, now_s)
-        if limits.spending is not None:
-            limits.spending.reserved = max(0.0, limits.spending.reserved - reserved.usd)
+        for limit, tokens in reserved.tokens:
+            limit.give(tokens, now_s)
+        for spending, usd in reserved.usd:
+            spending.reserved = max(0.0, spending.reserved - usd)
 
     def _release_unreported(self, now_s: float) -> None:
         """Give back what is reserved for answers that were never reported, as they did not begin."""
-        while self._settling and self._settling[0][0] <= now_s:
-            self._release(self._settling.popleft()[1], now_s)
+        while (job := next(iter(self._settling), None)) is not None and self._settling[job] <= now_s:
+            self._release(job, now_s)
 
     async def _admitted(self, model: str, place: Claim) -> None:
         """Return when there is room for it. Raises LimitReached after `queue_s`."""
@@ -374,8 +375,9 @@ class Gate:
         if found is not None:
             entry, place = found
             self._queue(entry.model).leave(place)
-            unreported = [room.job for room in entry.rooms if room.job in self._reserved]
-            self._settling.extend((self._clock() + SETTLED_S, job) for job in unreported)
+            for room in entry.rooms:
+                if room.job in self._reserved:
+                    self._settling[room.job] = self._clock() + SETTLED_S
             for _, freed in self._beyond.get(entry.account, {}).values():
                 if not freed.done():
                     freed.set_result(True)

@@ -14,6 +14,12 @@ class RateLimit:
         self._left = per_minute
         self._since_s = float("-inf")  # when `_left` was computed
 
+    def change(self, per_minute: float, now_s: float) -> None:
+        """Set another limit; what was taken before still counts."""
+        taken = self.limit - self.left(now_s)
+        self.limit, self._per_s = per_minute, per_minute / 60.0
+        self._left = per_minute - taken
+
     def left(self, now_s: float) -> float:
         """Return the amount that may be taken now; negative after taking in advance."""
         if self._left < self.limit:

@@ -371,3 +371,44 @@ async def test_an_answer_that_never_began_gives_its_reservation_back(clock: Cloc
     clock.now_s = SETTLED_S
     await there.enter("api", paid(3, 40, usd=0.5))
     assert set(there._reserved) == {3}
+
+
+async def test_a_request_that_is_told_of_again_is_reserved_once(clock: Clock) -> None:
+    there, told = charging(clock), paid(1, 40, usd=0.5, tokens_per_minute=60)
+    await there.enter("api", told)
+    there.leave("api", 1)
+    clock.now_s = 0.5 * SETTLED_S
+    there.under_way("api", {1: told})  # on its way when the request left, or that was never said
+    spending, tokens = there._limits["a"].spending, there._limits["a"].tokens
+    assert spending is not None
+    assert tokens is not None
+    assert spending.reserved == pytest.approx(most(40))
+    assert tokens.left(clock.now_s) == pytest.approx(60 - 10 - 40 + clock.now_s)
+    clock.now_s = SETTLED_S
+    with pytest.raises(LimitReached):
+        await there.enter("api", paid(2, 40, usd=0.5))
+    there.leave("api", 1)
+    clock.now_s = 2 * SETTLED_S
+    await there.enter("api", paid(3, 40, usd=0.5))
+    assert set(there._reserved) == {3}
+
+
+async def test_tokens_that_were_not_taken_are_not_given_back(clock: Clock) -> None:
+    """The account had dollars alone when the first answer began; the limit of tokens came later."""
+    there = charging(clock)
+    await there.enter("api", paid(1, 50, tokens_per_minute=None))
+    await there.enter("api", paid(2, 40, tokens_per_minute=100))
+    there.used("a", 0, 1, 0.1)
+    tokens = there._limits["a"].tokens
+    assert tokens is not None
+    assert tokens.left(clock.now_s) == 50
+
+
+async def test_a_limit_that_changes_meanwhile_gets_its_tokens_back(clock: Clock) -> None:
+    there = charging(clock)
+    await there.enter("api", paid(1, 40, usd=None, tokens_per_minute=100))
+    await there.enter("api", paid(2, 10, usd=None, tokens_per_minute=200))
+    there.used("a", 30, 1)
+    tokens = there._limits["a"].tokens
+    assert tokens is not None
+    assert tokens.left(clock.now_s) == 200 - (10 + 30) - (10 + 10)

@@ -40,3 +40,12 @@ def test_what_was_taken_in_advance_is_paid_off() -> None:
     assert bucket.wait_s(1, 0.0) == pytest.approx(31)
     assert bucket.full_s(0.0) == pytest.approx(90)
     assert bucket.left(1000.0) == 60
+
+
+@given(limits=st.lists(st.integers(1, 100), min_size=1), taken=st.integers(0, 500))
+def test_a_limit_that_changes_forgives_nothing(limits: list[int], taken: int) -> None:
+    bucket = RateLimit(limits[0])
+    bucket.take(taken, 0.0)
+    for limit in limits:
+        bucket.change(limit, 0.0)
+        assert bucket.left(0.0) == limit - taken
