@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,17 +18,16 @@ def show_usage(
     client: HttpClient, query: Mapping[str, str | Sequence[str]], form: Literal["table", "json", "csv"]
 ) -> None:
     """Print usage. query: parameters of /v1/usage. Raises ClientError."""
-    rows: list[dict[str, Any]] = client.get(f"/v1/usage?{urlencode(query, doseq=True)}")["data"]
+    path = f"/v1/usage?{urlencode(query, doseq=True)}"
+    if form == "csv":
+        print(client.text(f"{path}&format=csv"), end="")
+        return
+    rows: list[dict[str, Any]] = client.get(path)["data"]
     if form == "json":
         print(json.dumps(rows))
         return
     if not rows:
         print("Nothing has been used.", file=sys.stderr)
-        return
-    if form == "csv":
-        writer = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
         return
     columns = [name for name in rows[0] if not name.startswith("server_usd_")]
     shown = [

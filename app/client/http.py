@@ -87,18 +87,26 @@ class HttpClient:
         """Send a DELETE request."""
         self._ask("DELETE", path)
 
-    def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+    def text(self, path: str) -> str:
+        """Return the text at a path."""
+        return self._reply("GET", path).text
+
+    def _reply(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
         with explained(self.url):
             reply = self._http.request(method, path, json=body)
             if reply.is_error:
                 raise refusal(reply)
-            if reply.status_code == httpx.codes.NO_CONTENT:
-                return {}
-            try:
-                found: Json = reply.json()
-            except ValueError:
-                raise refusal(reply) from None
-            return found
+            return reply
+
+    def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+        reply = self._reply(method, path, body)
+        if reply.status_code == httpx.codes.NO_CONTENT:
+            return {}
+        try:
+            found: Json = reply.json()
+        except ValueError:
+            raise refusal(reply) from None
+        return found
 
     def model(self) -> str:
         """The first model that the server names."""

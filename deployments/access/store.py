@@ -161,8 +161,8 @@ class Ledger:
             where, given = [*where, "account = ?"], [*given, query.account]
         groups = ", ".join(query.by)
         rows = self._file.execute(
-            f"SELECT {groups + ', ' if groups else ''}{_SUMS} FROM usage WHERE {' AND '.join(where)}"
-            + (f" GROUP BY {groups} ORDER BY {groups}" if groups else " HAVING COUNT(*) > 0"),
+            f"SELECT {groups}, {_SUMS} FROM usage WHERE {' AND '.join(where)} "
+            f"GROUP BY {groups} ORDER BY {groups}",
             given,
         )
         count = len(query.by)

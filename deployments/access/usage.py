@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -14,18 +15,27 @@ Period = Literal["day", "week", "month"]
 LONGEST_PERIOD = timedelta(days=31)
 
 
-class UsageQuery(NamedTuple):
-    """A question about usage.
+class NoGroup(ValueError):
+    """A question about usage keeps nothing apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """A question about usage. Raises NoGroup.
 
     account: whose; None: of all accounts.
     start, end: first and last day, UTC, as 2026-11-25. Usage from before days were kept is on day "".
-    by: what the sums are kept apart by.
+    by: what the sums are kept apart by, at least one group.
     """
 
     account: str | None = None
     start: str = ""
     end: str = "9999-12-31"
     by: tuple[Group, ...] = ("account", "day", "mode")
+
+    def __post_init__(self) -> None:
+        if not self.by:
+            raise NoGroup("usage is kept apart by at least one of account, day, mode, model and device")
 
 
 class Usage(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,16 +31,9 @@ class AccessClient(HandleClient):
     callers: who has which key.
     """
 
-    def __init__(
-        self,
-        access: DeploymentHandle,
-        router: RouterClient,
-        limits: LimitSettings,
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
-        """now_s: seconds since the epoch."""
+    def __init__(self, access: DeploymentHandle, router: RouterClient, limits: LimitSettings) -> None:
         super().__init__(access)
-        self._router, self._soon_s, self._now_s = router, limits.open_s, now_s
+        self._router, self._soon_s = router, limits.open_s
         self.callers = Callers(lambda hashed: self.ask(limits.assign_s, Access.caller, hashed))
         self._bills = BillSender(lambda batch: self.ask(limits.assign_s, Access.charge, batch))
 
@@ -58,7 +51,7 @@ class AccessClient(HandleClient):
 
     def charge(self, report: Report) -> None:
         """Have an answer's bill booked soon."""
-        day = day_of(self._now_s())
+        day = day_of(time.time())
         self._bills.add(Charge(report.account, report.device, report.bill, report.mode, report.model, day))
 
     async def close(self) -> None:

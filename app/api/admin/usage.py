@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -65,10 +66,12 @@ def add_usage(api: FastAPI, backend: ServingBackend, admin: AdminBackend) -> Non
         if start is not None and end is not None and end < start:
             raise ApiError(400, f"end: {end} is before {start}", code="invalid_value", param="end")
         groups = tuple(dict.fromkeys(by))
-        days = UsageQuery() if start is None else UsageQuery(start=start.isoformat())
+        query = UsageQuery(account, by=groups)
+        if start is not None:
+            query = replace(query, start=start.isoformat())
         if end is not None:
-            days = days._replace(end=end.isoformat())
-        rows = [_row(groups, each) for each in await admin.usage(days._replace(account=account, by=groups))]
+            query = replace(query, end=end.isoformat())
+        rows = [_row(groups, each) for each in await admin.usage(query)]
         if format == "csv":
             return Response(_csv(groups, rows), media_type="text/csv")
         return JSONResponse({"object": "list", "data": rows})

@@ -54,6 +54,7 @@ def test_for_programs_and_spreadsheets():
     assert (row["account"], row["server_tokens_out"]) == ("key-1", 20)
     (same,) = csv.DictReader(io.StringIO(run("--csv").stdout))
     assert {name: str(value) for name, value in row.items()} == same
+    assert run("--csv", "--account", "nobody").stdout.count("\n") == 1, "the columns' names alone"
 
 
 @pytest.mark.usefixtures("used")
