@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -105,6 +106,30 @@ class Cloud:
     model: str = ""
 
 
+class _Terms(NamedTuple):
+    """Mode, model and prices of an assignment: what its usage is billed as."""
+
+    mode: str
+    model: str
+    prices: Prices
+
+
+@dataclass(slots=True)
+class _Reached:
+    """An endpoint that the device may use. terms: of the last assignment there."""
+
+    endpoint: EndpointInfo
+    terms: _Terms
+
+
+@dataclass(slots=True)
+class _Passed:
+    """A request that has passed the gate, under a number there. terms: of its last assignment."""
+
+    number: int
+    terms: _Terms
+
+
 class ConnectedDevice(EngineHandler):
     """Serves the connection of one device.
 
@@ -112,7 +137,7 @@ class ConnectedDevice(EngineHandler):
     """
 
     def __init__(self, connection: Connection, callers: Callers, cloud: Cloud) -> None:
-        self._reached: LRUTable[str, EndpointInfo] = LRUTable(REACHED)
+        self._reached: LRUTable[str, _Reached] = LRUTable(REACHED)
         self._dialled: LRUTable[str, Engine] = LRUTable(REACHED)
         self._full: LRUTable[str, None] = LRUTable(
             REACHED
@@ -120,9 +145,8 @@ class ConnectedDevice(EngineHandler):
         super().__init__(self._dialled, connection)
         self.record: DeviceRecord | None = None
         self._callers, self._cloud = callers, cloud
-        self._requests: dict[int, int] = {}  # that have passed the gate, and their numbers there
+        self._requests: dict[int, _Passed] = {}
         self._entering = 0
-        self._prices, self._model = Prices(), cloud.model  # of the last assignment
         self._budget: float | None = None
         self._announced = 0  # tokens that passed the gate and were not taken in yet
         self._idle = 0
@@ -166,11 +190,11 @@ class ConnectedDevice(EngineHandler):
     async def find(self, engine: str) -> Engine:
         """Return the engine of an endpoint that the router has assigned to the device, by the endpoint's key. Raises
         UnknownEngine."""
-        if (endpoint := self._reached.get(engine)) is None:
+        if (reached := self._reached.get(engine)) is None:
             raise UnknownEngine(f"nobody has sent this device to {engine!r}")
-        there = await self._cloud.dial(endpoint)
+        there = await self._cloud.dial(reached.endpoint)
         full = partial(self._full.__setitem__, engine, None)
-        found = self._dialled[engine] = Counted(there, self._book, self._may_open, full)
+        found = self._dialled[engine] = Counted(there, partial(self._book, reached), self._may_open, full)
         return found
 
     async def answer(self, method: str, body: bytes) -> bytes:
@@ -250,10 +274,12 @@ class ConnectedDevice(EngineHandler):
             if began:  # it has nothing to end
                 self._leave(wanted.request)
             raise
+        under = _Terms(made.mode, wanted.model, made.prices)
         for endpoint in made.endpoints.values():
             if not endpoint.device:
-                self._reached[endpoint.key] = endpoint
-        self._prices, self._model = made.prices, wanted.model
+                self._reached.of(endpoint.key, partial(_Reached, endpoint, under)).terms = under
+        if (passed := self._requests.get(wanted.request)) is not None:
+            passed.terms = under
         return made
 
     async def _enter(self, wanted: RoutingRequest, caller: Caller) -> None:
@@ -280,31 +306,33 @@ class ConnectedDevice(EngineHandler):
         if wanted.request in self._requests:  # a repeated message
             self._cloud.entrance.leave(entry.request)
             return
-        self._requests[wanted.request] = entry.request
+        self._requests[wanted.request] = _Passed(
+            entry.request, _Terms(wanted.mode or "", wanted.model, Prices())
+        )
         self._announced += wanted.prompt_tokens
 
-    def _leave(self, request: int) -> bool:
-        """Give its place back; whether it had one."""
-        if (number := self._requests.pop(request, None)) is None:
-            return False
-        self._cloud.entrance.leave(number)
-        return True
+    def _leave(self, request: int) -> _Passed | None:
+        """Give a request's place back; return the request, None if it had no place."""
+        if (passed := self._requests.pop(request, None)) is not None:
+            self._cloud.entrance.leave(passed.number)
+        return passed
 
     async def _over(self, said: Over) -> None:
         used, joules = said.used, said.joules
         if min(used.device_in, used.device_out) < 0 or not 0 <= joules < math.inf:
             raise InvalidRequest("nothing costs less than nothing")
-        number = self._requests.get(said.request, 0)
-        if not self._leave(said.request):
+        if (passed := self._leave(said.request)) is None:
             return
         own = Used(device_in=used.device_in, device_out=used.device_out)
-        usd = joules * self._prices.exchange_rate
-        self._report(Bill(requests=1, used=own, joules=joules, device_usd=usd), 0, number)
+        usd = joules * passed.terms.prices.exchange_rate
+        self._report(
+            Bill(requests=1, used=own, joules=joules, device_usd=usd), 0, passed.terms, passed.number
+        )
 
-    def _book(self, taken_in: int, given_out: int) -> None:
-        """Record the end of a session of the device in the cloud. Input beyond what was announced at admission counts
-        there like output."""
-        server = self._prices.server
+    def _book(self, reached: _Reached, taken_in: int, given_out: int) -> None:
+        """Record the end of a session of the device at an endpoint, under the terms of the last assignment there. Input
+        beyond what was announced at admission counts at the gate like output."""
+        terms, server = reached.terms, reached.terms.prices.server
         bill = Bill(
             used=Used(server_in=taken_in, server_out=given_out),
             server_usd_in=server.of(taken_in, 0),
@@ -312,10 +340,19 @@ class ConnectedDevice(EngineHandler):
         )
         unannounced = max(0, taken_in - self._announced)
         self._announced = max(0, self._announced - taken_in)
-        self._report(bill, given_out + unannounced)
+        self._report(bill, given_out + unannounced, terms)
 
-    def _report(self, bill: Bill, tokens: int, request: int = 0) -> None:
+    def _report(self, bill: Bill, tokens: int, terms: _Terms, request: int = 0) -> None:
         """Report a bill. request: the number of a request that is over with it."""
         self._cloud.report(
-            Report(self.identity.account, self.name, tokens, False, bill, request=request, model=self._model)
+            Report(
+                self.identity.account,
+                self.name,
+                tokens,
+                False,
+                bill,
+                request=request,
+                model=terms.model,
+                mode=terms.mode,
+            )
         )

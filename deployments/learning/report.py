@@ -20,7 +20,7 @@ class Report:
     taught: by mode, the result of its `ModeRun.report`.
     request: id of the job.
     model: name of the model; "": the first one.
-    mode: that served the answer last; "" where only the device knows it.
+    mode: that served the answer last.
     """
 
     account: str

@@ -91,7 +91,7 @@ class Office:
         if self.refusal is not None:
             raise self.refusal
         prices = Prices(PerToken(1.0, 10.0), 1e-3)
-        return Assignment("cloud", {"target": TARGET}, None, prices)
+        return Assignment(wanted.mode or "cloud", {"target": TARGET}, None, prices)
 
     async def account(self, key: str) -> Statement:
         self.accounts.append(key)
@@ -274,6 +274,20 @@ async def test_the_clouds_model_is_the_devices_choice_or_the_gateways(named: str
         await session.cancel()
         (wanted,), (entry,), (report,) = office.asked, office.entered, office.reports
         assert wanted.model == entry.model == report.model == model
+
+
+async def test_an_answer_is_billed_with_the_mode_it_was_driven_in() -> None:
+    office = Office()
+    async with dialled(office) as (connection, _):
+        await assigned(connection, replace(WANTED, mode="speculative"))
+        engine = await connection.find(TARGET.key)
+        session = await engine.open([1, 2, 3], Sampling(max_tokens=2))
+        await session.cancel()
+        await assigned(connection, replace(WANTED, request=8))
+        for request in (7, 8):
+            await connection.ask(OVER, pack(Over(request, Used(device_out=request), 0.0)))
+        modes = [(report.mode, report.bill.used.device_out) for report in office.reports]
+        assert modes == [("speculative", 0), ("speculative", 7), ("cloud", 8)]
 
 
 async def test_sessions_are_for_requests_that_have_passed_the_gate() -> None:
