@@ -19,7 +19,7 @@ from tandem.cluster.devices.multi_model import SwitchingDevice
 from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
-from tandem.cluster.wire.address import reachable
+from tandem.cluster.wire.address import joined, reachable
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.server import EngineHandler
 from tandem.engine.base import Engine
@@ -100,7 +100,7 @@ class Host:
                 links |= dict.fromkeys(its, Link(link))
         handler = partial(EngineHandler, engines, links=links)
         async with serve_engines(
-            engines, self._host, auth=self._token, tls=self._tls, handler=handler
+            engines, joined(self._host, 0), auth=self._token, tls=self._tls, handler=handler
         ) as endpoint:
             address = reachable(endpoint.address)
             self.ready.set()

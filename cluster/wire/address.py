@@ -1,4 +1,4 @@
-"""Addresses: loopback hosts, and the address to publish for a listening socket."""
+"""Addresses, "host:port": loopback hosts, and the address to publish for a listening socket."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:  # a name
         return False
+
+
+def joined(host: str, port: int) -> str:
+    """Return the address; an IPv6 host has brackets in it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split(address: str) -> tuple[str, int]:
+    """Return host, without brackets, and port."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def reachable(address: str) -> str:

@@ -7,6 +7,7 @@ import random
 import ssl
 from collections.abc import Mapping
 
+from tandem.cluster.wire.address import split
 from tandem.cluster.wire.frames import AnyFrame, Error, Hello, ProtocolError, Welcome, encode
 from tandem.cluster.wire.handshake import Greeting
 from tandem.cluster.wire.resume_buffer import ResumeBuffer
@@ -43,10 +44,10 @@ class Dialler:
         loop = asyncio.get_running_loop()
         hello_s = self._settings.hello_s
         until_s = loop.time() + hello_s
-        host, _, port = self.address.rpartition(":")
         try:
+            host, port = split(self.address)
             async with asyncio.timeout_at(until_s):
-                _, answer = await loop.create_connection(_Answer, host.strip("[]"), int(port), ssl=self._tls)
+                _, answer = await loop.create_connection(_Answer, host, port, ssl=self._tls)
         except (OSError, ValueError, TimeoutError) as error:
             raise EngineStopped(f"no connection to {self.address}: {error or 'no answer'}") from None
         try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tandem.cluster.wire.acceptor import Acceptor, Admit
-from tandem.cluster.wire.address import is_loopback
+from tandem.cluster.wire.address import is_loopback, joined, split
 from tandem.cluster.wire.client import Connection, Handler, connect
 from tandem.cluster.wire.server import EngineHandler
 from tandem.cluster.wire.wire import DEFAULTS, WireSettings
@@ -31,8 +31,7 @@ class Endpoint:
 @asynccontextmanager
 async def serve_engines(
     engines: Mapping[str, Engine],
-    host: str = "127.0.0.1",
-    port: int = 0,
+    address: str = "127.0.0.1:0",
     *,
     auth: str | Admit | None = None,
     tls: ssl.SSLContext | None = None,
@@ -40,7 +39,7 @@ async def serve_engines(
     on_connect: Callable[[Connection], None] | None = None,
     handler: Callable[[Connection], Handler] | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serve `engines` by name until the context is left; port 0 takes a free one.
+    """Serve `engines` by name until the context is left, on a host and port; port 0 takes a free one.
 
     A lost connection cancels the sessions it opened.
 
@@ -52,6 +51,7 @@ async def serve_engines(
 
     Raises ValueError for a host beyond this machine without `auth`.
     """
+    host, port = split(address)
     if not auth and not is_loopback(host):
         raise ValueError(f"listening on {host}, beyond this machine, needs a token")
     serve = handler or partial(EngineHandler, engines)
@@ -61,8 +61,7 @@ async def serve_engines(
     listening.setblocking(False)
     accepting = asyncio.get_running_loop().create_task(acceptor.accept(listening, tls))
     try:
-        name, port = listening.getsockname()[:2]
-        yield Endpoint(f"[{name}]:{port}" if ":" in name else f"{name}:{port}", acceptor.connections)
+        yield Endpoint(joined(*listening.getsockname()[:2]), acceptor.connections)
     finally:
         accepting.cancel()
         await asyncio.wait((accepting,))

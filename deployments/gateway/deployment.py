@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from ray.serve.handle import DeploymentHandle
 
 from tandem.cluster.devices.record import DeviceRecord
-from tandem.cluster.wire.address import is_loopback, reachable
+from tandem.cluster.wire.address import is_loopback, joined, reachable
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.peers import Peers
 from tandem.cluster.wire.server import EngineHandler
@@ -108,7 +108,7 @@ class Gateway:
         inside = await self._exit.enter_async_context(
             serve_engines(
                 {},
-                endpoint.host,
+                joined(endpoint.host, 0),
                 auth=endpoint.token,
                 tls=endpoint.listening(),
                 handler=partial(EngineHandler, self._devices.engines),
@@ -118,8 +118,7 @@ class Gateway:
         outside = await self._exit.enter_async_context(
             serve_engines(
                 {},
-                settings.host,
-                settings.port,
+                joined(settings.host, settings.port),
                 auth=self._devices.admit,
                 tls=None if settings.tls is None else settings.tls.context(),
                 settings=limits.wire(SILENCE_S, settings.resume_s),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from tandem.cluster.wire.address import reachable
+from tandem.cluster.wire.address import joined, reachable
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.deployments.config.settings import Strict
@@ -109,7 +109,7 @@ class EngineEndpoint:
         self._exit.push_async_callback(engine.close)
         at = self._settings
         server = await self._exit.enter_async_context(
-            serve_engines({self.pool: engine}, at.host, auth=at.token, tls=at.listening())
+            serve_engines({self.pool: engine}, joined(at.host, 0), auth=at.token, tls=at.listening())
         )
         part = _Part(engine, settings, reachable(server.address))
         logger.info("%s serves %s at %s", self.pool, engine.info.model, part.address)

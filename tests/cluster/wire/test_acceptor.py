@@ -49,7 +49,7 @@ async def test_who_dials_is_looked_up() -> None:
     register = Register(a="anna", b="ben")
     joined: asyncio.Queue[Connection] = asyncio.Queue()
     async with serve_engines(
-        {"null": NullEngine()}, "0.0.0.0", auth=register.admit, on_connect=joined.put_nowait
+        {"null": NullEngine()}, "0.0.0.0:0", auth=register.admit, on_connect=joined.put_nowait
     ) as endpoint:
         for token, name in register.people.items():
             connection = await connect(endpoint.address, token=token)

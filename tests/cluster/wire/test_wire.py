@@ -272,9 +272,9 @@ async def test_the_token_is_not_logged(caplog: pytest.LogCaptureFixture) -> None
 
 async def test_beyond_this_machine_a_token_is_needed() -> None:
     with pytest.raises(ValueError, match="token"):
-        async with serve_engines({}, "0.0.0.0"):
+        async with serve_engines({}, "0.0.0.0:0"):
             pass
-    async with serve_engines({}, "0.0.0.0", auth="t") as endpoint:
+    async with serve_engines({}, "0.0.0.0:0", auth="t") as endpoint:
         assert endpoint.address.startswith("0.0.0.0:")
 
 

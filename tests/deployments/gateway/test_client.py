@@ -92,7 +92,7 @@ async def gateway(
     served = {TARGET.key: NullEngine()}
     async with serve_engines(
         {},
-        port=port,
+        f"127.0.0.1:{port}",
         auth=token,
         settings=WireSettings(resume_s=0.5),
         handler=partial(Registry, served),
