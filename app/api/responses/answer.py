@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -54,26 +54,37 @@ class Conversation(msgspec.Struct):
         return parsed([*self.items, *output])
 
 
+class Asked(NamedTuple):
+    """A request for a response.
+
+    before: conversation of the previous response.
+    account: whose response it is.
+    """
+
+    form: ResponseForm
+    before: Sequence[Item]
+    account: str
+
+    def chat(self) -> ResponseChat:
+        """Return the chat that it continues."""
+        return self.form.chat(self.before)
+
+
 class ResponseAnswer(AnswerResponse):
     """A response that is kept when it is complete, if the client has not said otherwise."""
 
     def __init__(
         self,
-        form: ResponseForm,
-        before: Sequence[Item],
-        account: str,
+        asked: Asked,
         chat: ResponseChat,
         admitted: Admitted,
         backend: ServingBackend,
         coalescer: ChunkCoalescer,
         record: Record,
     ) -> None:
-        """before: conversation of the previous response.
-        account: whose response it is.
-        """
         super().__init__(chat, admitted, backend, coalescer, record)
-        self._form, self._account, self._responses = form, account, backend.responses
-        self._items = [shown(item) for item in (*before, *form.input)]
+        self._form, self._account, self._responses = asked.form, asked.account, backend.responses
+        self._items = [shown(item) for item in (*asked.before, *asked.form.input)]
         self._output = Output(self._logprobs)
         self._pieces: list[ChoicePiece] = []
 

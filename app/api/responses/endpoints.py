@@ -15,7 +15,7 @@ from tandem.app.api.http.auth import authenticate
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.bodies import described
 from tandem.app.api.http.errors import ApiError
-from tandem.app.api.responses.answer import Conversation, StreamedResponse, WholeResponse
+from tandem.app.api.responses.answer import Asked, Conversation, StreamedResponse, WholeResponse
 from tandem.app.api.responses.form import ResponseForm
 from tandem.app.api.responses.items import Item
 from tandem.app.api.responses.objects import DeletedResponse, InputItems, ResponseObject
@@ -36,10 +36,11 @@ def add_responses(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalesc
             if kept is None:
                 raise _previous_not_found(form.previous_response_id)
             before = kept.whole()
-        chat = form.chat(before)
+        asked = Asked(form, before, caller.account)
+        chat = asked.chat()
         admitted = await admit(chat, backend, payer)
         kind = StreamedResponse if form.stream else WholeResponse
-        return kind(form, before, caller.account, chat, admitted, backend, coalescer, record)
+        return kind(asked, chat, admitted, backend, coalescer, record)
 
     @api.post(
         "/v1/responses",
