@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from types import MappingProxyType
+from typing import NamedTuple
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.sketch.mode import SketchMode
+from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.modes.speculative.mode import SpeculativeMode
 from tandem.deployments.modes.speculative.settings import SpeculativeSettings
 from tandem.deployments.request.assignment import EndpointInfo
@@ -31,6 +33,14 @@ BATCH_LIMIT = 64
 _numbers = itertools.count(1)
 
 
+class Sketching(NamedTuple):
+    """Sketches that an executor makes. format: how models are asked for them; vocabulary: of the cloud's models."""
+
+    settings: SketchSettings
+    format: SketchFormat
+    vocabulary: str
+
+
 def local_executor(
     dial: Callable[[EndpointInfo], Engine],
     window: Callable[[], WindowPolicy],
@@ -38,9 +48,7 @@ def local_executor(
     drafter: bool = False,
     devices: Sequence[DeviceRecord] = (),
     outer: OuterEngine | None = None,
-    modes: Mapping[str, Strict] = MappingProxyType({}),
-    format: SketchFormat | None = None,
-    vocabulary: str = "",
+    sketching: Sketching | None = None,
 ) -> Executor:
     """Return an executor with one verifier, called "verifier", and the devices that requests name.
 
@@ -49,15 +57,18 @@ def local_executor(
     drafter: whether the cloud has one of its own, called "drafter".
     outer: the two ends of a split model, if this process is the device that has them; of the rest, the cloud has one,
         called "middle".
-    modes: their settings, by name, where they are not the defaults; what is decided by chance begins with seed 1.
-    format: how the models are asked for sketches.
-    vocabulary: of the cloud's models.
+    sketching: None: no sketches.
+
+    Draws of chance begin with seed 1.
     """
     there = [VERIFIER, *([DRAFTER] if drafter else []), *([MIDDLE] if outer else [])]
     split = None if outer is None else outer.info.split
+    vocabulary = sketching.vocabulary if sketching else ""
     pools = {pool: (EndpointInfo(pool, "", pool, vocabulary=vocabulary, split=split),) for pool in there}
     speculative = SpeculativeSettings().model_copy(update={"window": Given(window)})
-    modes = {SpeculativeMode.name: speculative, **modes}
+    modes: dict[str, Strict] = {SpeculativeMode.name: speculative}
+    if sketching is not None:
+        modes[SketchMode.name] = sketching.settings
     assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), BATCH_LIMIT)
     router = Routing(assigner, modes=modes, random=Random(1))
     router.see(Snapshot(1, pools, {record.name: record for record in devices}))
@@ -65,7 +76,7 @@ def local_executor(
     async def dialled(endpoint: EndpointInfo) -> Engine:
         return dial(endpoint)
 
-    services = Services(router.ask, router.tell, outer, format)
+    services = Services(router.ask, router.tell, outer, sketching.format if sketching else None)
     return Executor(router.assign, Reach(dialled), modes, services, report=router.learn)
 
 

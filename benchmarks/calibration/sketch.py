@@ -128,8 +128,7 @@ class Sketches(Live):
             lambda endpoint: engines[endpoint.name],
             StaticWindow,
             devices=[_record(name, rtt_s) for name in NAMES],
-            **sketching(SETTINGS),
-            vocabulary=TEXT.vocabulary,
+            sketching=sketching(SETTINGS),
         )
 
     def job(self, seen: Seen) -> Job:

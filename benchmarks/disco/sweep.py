@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,42 +82,49 @@ class Sweep:
         return np.concatenate([getattr(m, name) for device in self.moved for seed in device for m in seed])
 
 
-def sweep(
-    pool: np.ndarray,
-    draw: Draw,
-    side: Side,
-    seeds: int,
-    service: Service | None = None,
-    policy: str = "prepared",
-    parameters: Mapping[str, float] = MappingProxyType({}),
-    rates: Rates = CONSISTENT,
-    resumes: Draw = RESUMES,
-) -> Sweep:
+class Costs(NamedTuple):
+    """Costs that are counted.
+
+    service: whose prices count.
+    policy: of migration, with these parameters.
+    rates: what a FLOP of the device is worth.
+    resumes: draws the server's times to the next token of a prompt that it holds.
+    """
+
+    service: Service
+    policy: str = "prepared"
+    parameters: Mapping[str, float] = MappingProxyType({})
+    rates: Rates = CONSISTENT
+    resumes: Draw = RESUMES
+
+    def migrations(self, ttft: Latencies, side: Side, rng: np.random.Generator) -> list[Migration]:
+        """Return each device's."""
+        known = Known(ttft, Latencies(self.resumes(rng, REQUESTS)))
+        return [
+            Migration(self.service, device, self.rates[side], known, self.policy, **self.parameters)
+            for device in DEVICES.values()
+        ]
+
+
+def sweep(pool: np.ndarray, draw: Draw, side: Side, seeds: int, costs: Costs | None = None) -> Sweep:
     """DiSCo against stochastic dispatch over all budgets.
 
     pool: prompt lengths to draw from, tokens.
     draw: the server's times to first token.
     side: the constrained endpoint.
-    service: whose costs are counted; None: no costs.
-    policy: of migration, with these parameters.
-    rates: what a FLOP of the device is worth.
-    resumes: draws the server's times to the next token of a prompt that it holds.
+    costs: None: none are counted, and nothing migrates.
     """
     shape = seeds, len(BUDGETS), len(DEVICES)
     found = Sweep(np.empty(shape), np.empty(shape), np.empty(shape[:2]))
-    found.moved = [[[] for _ in range(seeds)] for _ in DEVICES] if service else []
+    found.moved = [[[] for _ in range(seeds)] for _ in DEVICES] if costs else []
     for seed in range(seeds):
         rng = np.random.default_rng(FIRST_SEED + seed)
         lengths, ttft = Lengths(rng.choice(pool, REQUESTS)), Latencies(draw(rng, REQUESTS))
         tokens, server_s, coins = rng.choice(pool, REQUESTS), draw(rng, REQUESTS), rng.random(REQUESTS)
         again_s, noise = draw(rng, REQUESTS), rng.lognormal(0, DEVICE_NOISE, REQUESTS)
-        draws = [Draws(*each) for each in np.stack((again_s, resumes(rng, REQUESTS), noise), 1).tolist()]
-        known = Known(ttft, Latencies(resumes(rng, REQUESTS)))
-        movers = (
-            [Migration(service, d, rates[side], known, policy, **parameters) for d in DEVICES.values()]
-            if service
-            else []
-        )
+        resumed_s = (costs.resumes if costs else RESUMES)(rng, REQUESTS)
+        draws = [Draws(*each) for each in np.stack((again_s, resumed_s, noise), 1).tolist()]
+        movers = costs.migrations(ttft, side, rng) if costs else []
         for i, budget in enumerate(BUDGETS):
             state = lengths, ttft, float(budget), side
             ours, theirs = (_starts(name, tokens, coins, *state) for name in ("disco", "stochastic"))
@@ -185,7 +192,7 @@ def sweeps(
 
     tail: what σ of the server's times to first token is multiplied by.
     held: share of such a time after which a server that holds the prompt goes on; None: after RESUMES.
-    options: of `sweep`.
+    options: of `Costs`.
     """
     settings = [(name, side) for name in SERVICES for side in SIDES]
     found = {}
@@ -193,7 +200,7 @@ def sweeps(
         draw = SERVICES[name].ttft(tail)
         if held is not None:
             options["resumes"] = lambda rng, n, draw=draw: held * draw(rng, n)
-        found[name, side] = sweep(pool, draw, side, seeds, SERVICES[name], **options)
+        found[name, side] = sweep(pool, draw, side, seeds, Costs(SERVICES[name], **options))
     return found
 
 

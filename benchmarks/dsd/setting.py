@@ -8,6 +8,7 @@ paper leaves open are noted in place; two readings of it stand side by side.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -99,86 +100,91 @@ AUTHORS = Reading("authors'", rtts=2.0, one_pass=True, first_draft=True)
 READINGS = (PHYSICAL, AUTHORS)
 
 
-def setting(
-    dataset: str,
-    drafters: int = 600,
-    rtt_ms: float = 10.0,
-    *,
-    alpha: float,
-    users: float,
-    window: str = "static",
-    routing: str = "jsq",
-    batching: str = "lab",
-    mode: str = "speculative",
-    seed: int = 0,
-    targets: int = TARGETS,
-    turnovers: int = TURNOVERS,
-    count: int | None = None,
-    history: bool = False,
-    reading: Reading = PHYSICAL,
-    colocated: bool = False,
-) -> Config:
-    """One cell of the evaluation, to be given to `measure`.
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One cell of the evaluation.
 
+    alpha: probability that a draft is accepted.
     users: requests under way at once with 600 drafters; more drafters serve more users, in proportion.
     turnovers: answers of each user that will count.
     count: of answers that will count, in place of these.
+    history: whether the answers' tokens are kept, one by one.
     colocated: whether the targets have the drafters' models beside them, for fused rounds.
 
-    Left open by the paper, and decided here: a user asks again when the answer is there. Acceptance is independent with
-    probability alpha a token; the batch takes what is padded to its longest; targets are taken from the list
-    in turn, drafters too; prompts have the lengths of the authors' own traces where those are at hand, else
-    lengths of the same means.
+    Left open by the paper, and decided here: a user asks again when the answer is there. Acceptance is independent from
+    token to token; the batch takes what is padded to its longest; targets are taken from the list in turn, drafters
+    too; prompts have the lengths of the authors' own traces where those are at hand, else lengths of the same means.
     """
-    at_once = round(users * drafters / 600)
-    counted = turnovers * at_once if count is None else count
-    trace = DATA / "dsd_traces" / _TRACES[dataset]
-    prompt, output = LENGTHS[dataset]
-    size = {"size": BATCH} if batching in ("fifo", "lab") else {}
-    raw: dict[str, Any] = {
-        "name": f"{dataset}, {targets}T/{drafters}D, {rtt_ms:g} ms, {window}",
-        "seed": seed,
-        "mode": mode,
-        "history": history or reading.first_draft,
-        "fused_window": 4,
-        "workload": {
-            "kind": "trace" if trace.exists() else "synthetic",
-            "path": str(trace) if trace.exists() else None,
-            "count": counted + (WARM_UP + 1) * at_once,
-            "prompt": {"mean": prompt, "cv": 0.3},
-            "output": {"mean": output, "cv": 0.25},
-            "arrival": {"kind": "closed", "users": at_once},
-            "acceptance": {"kind": "alpha", "alpha": alpha},
-            "seed": seed,
-        },
-        "window": {"name": window},
-        "router": {"routing": {"name": routing}},
-        "engine": {
-            "batching": {"name": batching, "parameters": size},
-            "max_sessions": 128,
-            "token_budget": CHUNK,
-        },
-        "auto_topology": {
-            "targets": targets,
-            "devices": drafters,
-            "target_mix": [
-                {
-                    "hardware": hardware,
-                    "model": model,
-                    "draft_model": small if colocated else None,
-                    "padded": True,
-                }
-                for hardware, model, small in _TARGETS
-            ],
-            "device_mix": [
-                {"hardware": "A40", "model": "Llama-2-7B"},
-                {"hardware": "A40", "model": "Qwen-7B"},
-                {"hardware": "V100", "model": "Llama-3.1-8B"},
-            ],
-            "link": {"rtt_ms": reading.rtts * rtt_ms, "jitter_ms": 0.06 * reading.rtts * rtt_ms},
-        },
-    }
-    return parse(raw)
+
+    dataset: str
+    alpha: float
+    users: float
+    drafters: int = 600
+    rtt_ms: float = 10.0
+    window: str = "static"
+    routing: str = "jsq"
+    batching: str = "lab"
+    mode: str = "speculative"
+    seed: int = 0
+    targets: int = TARGETS
+    turnovers: int = TURNOVERS
+    count: int | None = None
+    history: bool = False
+    reading: Reading = PHYSICAL
+    colocated: bool = False
+
+    def config(self) -> Config:
+        """Return what `measure` simulates."""
+        at_once = round(self.users * self.drafters / 600)
+        counted = self.turnovers * at_once if self.count is None else self.count
+        trace = DATA / "dsd_traces" / _TRACES[self.dataset]
+        prompt, output = LENGTHS[self.dataset]
+        link_ms = self.reading.rtts * self.rtt_ms
+        size = {"size": BATCH} if self.batching in ("fifo", "lab") else {}
+        raw: dict[str, Any] = {
+            "name": f"{self.dataset}, {self.targets}T/{self.drafters}D, {self.rtt_ms:g} ms, {self.window}",
+            "seed": self.seed,
+            "mode": self.mode,
+            "history": self.history or self.reading.first_draft,
+            "fused_window": 4,
+            "workload": {
+                "kind": "trace" if trace.exists() else "synthetic",
+                "path": str(trace) if trace.exists() else None,
+                "count": counted + (WARM_UP + 1) * at_once,
+                "prompt": {"mean": prompt, "cv": 0.3},
+                "output": {"mean": output, "cv": 0.25},
+                "arrival": {"kind": "closed", "users": at_once},
+                "acceptance": {"kind": "alpha", "alpha": self.alpha},
+                "seed": self.seed,
+            },
+            "window": {"name": self.window},
+            "router": {"routing": {"name": self.routing}},
+            "engine": {
+                "batching": {"name": self.batching, "parameters": size},
+                "max_sessions": 128,
+                "token_budget": CHUNK,
+            },
+            "auto_topology": {
+                "targets": self.targets,
+                "devices": self.drafters,
+                "target_mix": [
+                    {
+                        "hardware": hardware,
+                        "model": model,
+                        "draft_model": small if self.colocated else None,
+                        "padded": True,
+                    }
+                    for hardware, model, small in _TARGETS
+                ],
+                "device_mix": [
+                    {"hardware": "A40", "model": "Llama-2-7B"},
+                    {"hardware": "A40", "model": "Qwen-7B"},
+                    {"hardware": "V100", "model": "Llama-3.1-8B"},
+                ],
+                "link": {"rtt_ms": link_ms, "jitter_ms": 0.06 * link_ms},
+            },
+        }
+        return parse(raw)
 
 
 _TARGETS = (

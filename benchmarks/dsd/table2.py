@@ -42,9 +42,9 @@ from tandem.benchmarks.dsd.setting import (
     WINDOWS,
     Cell,
     Reading,
+    Setting,
     fixed_window,
     measure,
-    setting,
     under_way,
 )
 from tandem.benchmarks.intervals import Interval
@@ -99,12 +99,12 @@ class Run(NamedTuple):
     def cell(self) -> Cell:
         """Simulate it; its throughput is that of 20 targets."""
         drafters = self.drafters * self.targets / TARGETS
-        config = setting(
+        setting = Setting(
             self.dataset,
+            self.fitted.alpha,
+            self.fitted.users,
             round(drafters),
             self.rtt_ms,
-            alpha=self.fitted.alpha,
-            users=self.fitted.users,
             window=self.window,
             routing=self.routing,
             batching=self.batching,
@@ -115,7 +115,7 @@ class Run(NamedTuple):
             colocated=self.colocated,
         )
         size = self.fixed
-        found = measure(config, self.reading, None if size is None else lambda: fixed_window(size))
+        found = measure(setting.config(), self.reading, None if size is None else lambda: fixed_window(size))
         return found._replace(throughput=found.throughput * TARGETS / self.targets)
 
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from tandem.benchmarks.executor import local_executor, new_job
+from tandem.benchmarks.executor import Sketching, local_executor, new_job
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.sketch.mode import Sketched, SketchMode
+from tandem.deployments.modes.sketch.mode import Sketched
 from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job
@@ -70,10 +70,9 @@ def _question(item: Item) -> Question:
     return Question(TEXT.encode(answer_prompt(item.question)), text=item.question)
 
 
-def sketching(settings: SketchSettings) -> dict[str, Any]:
-    """Sketch as the application does, for `local_executor`, but without the rule on the question's wording."""
-    modes = {SketchMode.name: settings.model_copy(update={"questions": "all"})}
-    return {"modes": modes, "format": sketch_format(TEXT)}
+def sketching(settings: SketchSettings) -> Sketching:
+    """Return sketches as the application makes them, but without the rule on the question's wording."""
+    return Sketching(settings.model_copy(update={"questions": "all"}), sketch_format(TEXT), TEXT.vocabulary)
 
 
 class Models:
@@ -100,8 +99,7 @@ class Models:
             dial,
             StaticWindow,
             devices=[device.record(name) for name, device in there.items()],
-            **sketching(SketchSettings.model_validate(settings)),
-            vocabulary=TEXT.vocabulary,
+            sketching=sketching(SketchSettings.model_validate(settings)),
         )
 
     async def sentences(self, item: Item) -> AsyncIterator[tuple[str, int, dict[str, Candidate]]]:

@@ -207,8 +207,7 @@ async def running(system: System, edge: Edge) -> AsyncIterator[tuple[Executor, C
                 dial,
                 lambda: StaticWindow(system.window),
                 devices=[device.record(name, rtt_s=edge.rtt_s) for name, device in devices.items()],
-                **sketching(edge.settings),
-                vocabulary=TEXT.vocabulary,
+                sketching=sketching(edge.settings),
             )
             yield executor, steps
             await executor.settled()

@@ -11,9 +11,9 @@ from tandem.benchmarks.dsd.setting import (
     LENGTHS,
     PHYSICAL,
     Reading,
+    Setting,
     measure,
     requests,
-    setting,
     under_way,
 )
 from tandem.policies.speculation.window import StaticWindow
@@ -27,15 +27,8 @@ COUNT = tried(24, 60)
 
 def _config(reading: Reading = PHYSICAL, **changes: Any) -> Any:
     """One target and 30 drafters, at USERS requests at once."""
-    return setting(
-        "GSM8K",
-        30,
-        alpha=0.8,
-        users=USERS * 600 / 30,
-        targets=1,
-        reading=reading,
-        **{"count": COUNT, **changes},
-    )
+    known = {"drafters": 30, "targets": 1, "reading": reading, "count": COUNT}
+    return Setting("GSM8K", 0.8, USERS * 600 / 30, **known | changes).config()
 
 
 def test_throughput_is_littles_and_near_the_answers_over_their_span() -> None:
