@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from tandem.cluster.wire.frames import ProtocolError, Unauthorized, UnknownEngin
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.pools import VERIFIER
+from tandem.deployments.request.probes import Probes
 from tandem.deployments.request.timeouts import Deadline, Timeouts, always
 from tandem.engine.base import (
     Engine,
@@ -36,7 +37,7 @@ from tandem.engine.base import (
     Tokens,
     UnknownSession,
 )
-from tandem.policies.reader.stall_timeout import Pace, Patience
+from tandem.policies.reader.stall_timeout import PROBE_S, QUIET_S, Pace, Patience
 
 T = TypeVar("T")
 
@@ -67,6 +68,7 @@ class Reach:
 
     dial: returns an engine for an endpoint.
     lost: told once of each endpoint that is gone (and did not merely refuse), also if the answer goes on without it.
+    probes: ask endpoints that are late.
     reached_s: at a device, time since which the cloud can be reached, infinite while it cannot; timeouts there start
         again then.
     """
@@ -74,6 +76,7 @@ class Reach:
     dial: Dial
     lost: Callable[[EndpointInfo], object] = lambda _: None
     reached_s: Callable[[], float] = always
+    probes: Probes = field(default_factory=Probes)
 
 
 class RequestContext:
@@ -119,8 +122,10 @@ class EndpointSession(Session):
         "_losses",
         "_now",
         "_pace",
+        "_probing",
         "_replaceable",
         "_session",
+        "_silent",
         "_trips",
         "_unbilled",
         "endpoint",
@@ -138,13 +143,14 @@ class EndpointSession(Session):
         replaceable: bool = False,
     ) -> None:
         self.endpoint = endpoint
-        self.lost = self.full = self.refused = self._gone = self._answered = False
+        self.lost = self.full = self.refused = self._gone = self._answered = self._silent = False
         self.took_s = 0.0
         self._context, self._expendable, self._replaceable = context, expendable, replaceable
         self._losses: tuple[type[Exception], ...] = (EngineError, OSError) if expendable else (*GONE, OSError)
         self._now = context.loop.time
         self._deadline = self._new_deadline()
         self._pace = Pace()
+        self._probing: asyncio.Task[None] | None = None
         self._engine: Engine | None = None
         self._session: Session | None = None
         self._unbilled = 0  # tokens taken in, if they were
@@ -155,9 +161,10 @@ class EndpointSession(Session):
         """Dial the endpoint's engine, once."""
         context = self._context
         if self._engine is None:
-            self._engine = await self._call(
-                "connect", context.timeouts.connect_s, context.reach.dial(self.endpoint)
-            )
+            limit_s = context.timeouts.connect_s
+            if self._replaceable:  # it is asked for no more than whether it is there
+                limit_s = min(limit_s, QUIET_S + PROBE_S)
+            self._engine = await self._call("connect", limit_s, context.reach.dial(self.endpoint))
         return self._engine
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
@@ -315,11 +322,31 @@ class EndpointSession(Session):
 
     def _new_deadline(self) -> Deadline:
         context = self._context
-        return (
-            Deadline(context.loop)
-            if self.endpoint.device
-            else Deadline(context.loop, context.reach.reached_s)
-        )
+        return Deadline(context.loop, self._reached_s, self._late)
+
+    @property
+    def _reached_s(self) -> Callable[[], float]:
+        return always if self.endpoint.device else self._context.reach.reached_s
+
+    def _late(self) -> float:
+        """Ask whether the endpoint is there; return the seconds until it is asked again."""
+        probes, engine, now_s = self._context.reach.probes, self._engine, self._now()
+        if (
+            self._probing is None
+            and engine is not None
+            and not probes.heard(self.endpoint.key, now_s - QUIET_S)
+        ):
+            self._probing = self._context.loop.create_task(self._probe(engine))
+        return QUIET_S
+
+    async def _probe(self, engine: Engine) -> None:
+        """Give the endpoint up if it says nothing, though it could be reached all the time."""
+        asked_s = self._now()
+        answers = await self._context.reach.probes.answers(self.endpoint.key, engine)
+        self._probing = None
+        if not answers and self._reached_s() <= asked_s:
+            self._silent = True
+            self._deadline.expire()
 
     def _limit_s(self) -> float:
         context = self._context
@@ -330,8 +357,8 @@ class EndpointSession(Session):
 
     async def _call(self, stage: str, limit_s: float, answer: Awaitable[T]) -> T:
         """Wait for an answer, and account for it."""
-        deadline, began_s = self._deadline, self._now()
-        deadline.start(began_s, limit_s)
+        deadline, began_s, context = self._deadline, self._now(), self._context
+        deadline.start(began_s, limit_s, context.patience.probe_s(self._replaceable, began_s))
         try:
             result = await answer
         except BaseException as error:
@@ -340,13 +367,19 @@ class EndpointSession(Session):
             self.full = self.full or isinstance(error, NoCapacity)
             self.refused = self.refused or isinstance(error, ServiceRefused)
             if late:
-                if self._hurried:
-                    self._context.patience.stalled()
-                raise self._lose(f"no answer to {stage} within {limit_s:g} s", gone=True) from error
+                silent, self._silent = self._silent, False
+                if self._hurried and not silent:
+                    context.patience.stalled()
+                waited_s = self._now() - began_s if silent else limit_s
+                raise self._lose(f"no answer to {stage} within {waited_s:g} s", gone=True) from error
             if isinstance(error, self._losses):
                 gone = isinstance(error, (*GONE, OSError))
                 raise self._lose(f"{type(error).__name__}: {error}", gone) from error
             raise
+        finally:
+            if self._probing is not None:
+                self._probing.cancel()
+                self._probing = None
         deadline.stop()
         self._took(stage, began_s)
         return result

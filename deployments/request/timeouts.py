@@ -67,6 +67,8 @@ class Deadline:
     __slots__ = (
         "_cancelling",
         "_expired",
+        "_late",
+        "_late_at",
         "_limit_at",
         "_limit_s",
         "_loop",
@@ -76,13 +78,20 @@ class Deadline:
         "_timer_at",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, reached_s: Callable[[], float] = always) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        reached_s: Callable[[], float] = always,
+        late: Callable[[], float] = lambda: float("inf"),
+    ) -> None:
         """Create a deadline.
 
         reached_s: time of the loop's clock since which endpoints can be reached, infinite while they cannot; a timeout
             starts again then.
+        late: called when a wait is late; returns the seconds after which it is called again, if that is running still.
         """
-        self._loop, self._reached_s = loop, reached_s
+        self._loop, self._reached_s, self._late = loop, reached_s, late
+        self._late_at = float("inf")
         self._limit_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = self._limit_at = float("inf")  # times of the loop's clock
@@ -95,27 +104,37 @@ class Deadline:
         """Whether a wait is running; there can be only one."""
         return self._task is not None
 
-    def start(self, now_s: float, limit_s: float) -> None:
-        """Begin a wait of the current task of at most `limit_s` seconds. now_s: on the loop's clock."""
+    def start(self, now_s: float, limit_s: float, late_s: float = float("inf")) -> None:
+        """Begin a wait of the current task of at most `limit_s` seconds. now_s: on the loop's clock.
+
+        late_s: seconds after which it is late.
+        """
         assert self._task is None, "one wait at a time"
         task = asyncio.current_task(self._loop)
         assert task is not None
         self._task, self._cancelling, self._expired = task, task.cancelling(), False
         self._limit_s = limit_s
-        self._limit_at = limit_at = now_s + limit_s
-        if limit_at < self._timer_at:
+        self._limit_at, self._late_at = now_s + limit_s, now_s + late_s
+        next_at = self._limit_at if limit_s < late_s else self._late_at
+        if next_at < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._set(limit_at)
+            self._set(next_at)
 
     def stop(self) -> bool:
         """End the wait; return whether the timeout cancelled the task, and nothing else did."""
         task, self._task = self._task, None
-        self._limit_at = float("inf")
+        self._limit_at = self._late_at = float("inf")
         if not self._expired or task is None:
             return False
         self._expired = False
         return task.uncancel() <= self._cancelling
+
+    def expire(self) -> None:
+        """Have the limit of the wait that is running pass now."""
+        if self._task is not None and not self._expired:
+            self._expired = True
+            self._task.cancel()
 
     def close(self) -> None:
         """Cancel all waits."""
@@ -132,8 +151,9 @@ class Deadline:
             return
         if self._limit_at <= at and (since_return := self._reached_s() + self._limit_s) > at:
             self._limit_at = min(since_return, at + max(self._limit_s, LEAST_S))
-        if self._limit_at > at:
-            self._set(self._limit_at)
-        else:
-            self._expired = True
-            self._task.cancel()
+        if self._limit_at <= at:
+            self.expire()
+            return
+        if self._late_at <= at:
+            self._late_at = at + self._late()
+        self._set(min(self._limit_at, self._late_at))

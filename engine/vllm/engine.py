@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tandem.engine.base import (
     EngineInfo,
     EngineStats,
@@ -31,6 +33,9 @@ from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.core import AsyncCore, VllmCore
 from tandem.engine.vllm.session import VllmRequest, VllmSession, sampling_params
 from tandem.engine.vllm.views import Ask, Label
+
+STATS_S = 0.5
+"""Longest wait for the scheduler's counters."""
 
 
 def load(
@@ -109,6 +114,8 @@ class VllmEngine:
         self._asks: list[Ask] = []
         self._sending: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._asking: asyncio.Task[EngineStats] | None = None
+        self._last = EngineStats()  # of the scheduler
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> VllmSession:
         self._check_running()
@@ -177,8 +184,15 @@ class VllmEngine:
             self.counters.finished += session.log.finish is not None
 
     async def stats(self) -> EngineStats:
+        """Return the counters; the scheduler's are the last known ones while its core computes a long step."""
         self._check_running()
-        return self.counted(await self._core.stats())
+        asking = self._asking
+        if asking is None or asking.done():
+            asking = self._asking = asyncio.create_task(self._core.stats())
+        done, _ = await asyncio.wait((asking,), timeout=STATS_S)
+        if done:
+            self._last = asking.result()
+        return self.counted(msgspec.structs.replace(self._last))
 
     def counted(self, stats: EngineStats) -> EngineStats:
         """Add to the scheduler's counters those of this side."""
@@ -198,6 +212,8 @@ class VllmEngine:
         if self._closed:
             return
         self._closed = True
+        if self._asking is not None:
+            self._asking.cancel()
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.fail(EngineStopped("the engine was closed"))

@@ -1,10 +1,13 @@
 """Stall timeout: how long to wait for an answer's next tokens before its endpoint counts as stalled.
 
 Waiting costs nothing while the reader has unread tokens, and the engine may have delayed the answer for that very
-reason. Once the buffer is dry, every second counts, if another endpoint could go on.
+reason. Once the buffer is dry, every second counts, if another endpoint could go on: then an endpoint that is late is
+asked whether it is there at all. One that says nothing is given up at once, one that is there has the stall timeout.
 """
 
 from __future__ import annotations
+
+from math import inf
 
 from tandem.policies.reader.quality import Reader
 
@@ -12,6 +15,10 @@ FACTOR, GRACE = 8.0, 3.0
 """Factors on the usual interval: of a timeout in general, and of one with a reader whose buffer is dry."""
 FLOOR_S = 4.0
 """Shortest timeout: a busy engine may let answers take turns."""
+QUIET_S = 1.25
+"""Interval after which an endpoint is late, and asked whether it is there."""
+PROBE_S = 1.25
+"""Longest that it may take to say so."""
 FADE = 0.97
 """Decay of the longest interval with each shorter one: half of it is left after 23."""
 
@@ -65,6 +72,12 @@ class Patience:
     def stalled(self) -> None:
         """Record that an endpoint was given up, and double further timeouts: if all are busy, moving makes it worse."""
         self._stalls += 1
+
+    def probe_s(self, replaceable: bool, now_s: float) -> float:
+        """Return the seconds after which an endpoint is asked whether it is there; infinite if no other could go on."""
+        if not replaceable:
+            return inf
+        return QUIET_S if self._reader is None else max(QUIET_S, self._reader.dry_s(now_s))
 
     def next_s(self, longest_s: float, replaceable: bool, now_s: float) -> float:
         """Return the seconds to wait for an endpoint's next tokens.

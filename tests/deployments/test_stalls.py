@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,9 +11,18 @@ import pytest
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
-from tandem.engine.base import Draft, Drafts, EngineStopped, NoCapacity, Sampling, Tokens
+from tandem.engine.base import (
+    Draft,
+    Drafts,
+    EngineStats,
+    EngineStopped,
+    NoCapacity,
+    Sampling,
+    Session,
+    Tokens,
+)
 from tandem.engine.null.engine import NullEngine, NullSession
-from tandem.policies.race.dispatch import SERVER_ONLY
+from tandem.policies.race.dispatch import DEVICE_ONLY, SERVER_ONLY
 from tandem.policies.race.migration import NeverMigrate
 from tandem.policies.reader.stall_timeout import FLOOR_S
 from tests.deployments.faults import PROMPT, Failing, World, reference, with_race
@@ -43,6 +52,36 @@ class Pausing(NullEngine):
             if operation.position + len(operation.ids) >= self._engine.after:
                 await asyncio.sleep(self._engine.pause_s)
             return draft
+
+
+class Stopped(NullEngine):
+    """Says nothing at all from a time on, as a process that was stopped."""
+
+    def __init__(self, at_s: float) -> None:
+        super().__init__(TOKENS_PER_S)
+        self._at_s = at_s
+
+    async def running(self) -> None:
+        """Return at once, or never."""
+        if asyncio.get_running_loop().time() >= self._at_s:
+            await asyncio.Event().wait()
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        await self.running()
+        return await super().open(prompt, sampling, log)
+
+    async def stats(self) -> EngineStats:
+        await self.running()
+        return await super().stats()
+
+    class session_class(NullSession):
+        async def _pause(self, tokens: int) -> None:
+            await super()._pause(tokens)
+            await self._engine.running()
+
+        async def cancel(self) -> None:
+            await self._engine.running()
+            await super().cancel()
 
 
 class Answer:
@@ -118,6 +157,57 @@ def test_a_stall_is_noticed_before_the_reader_has_waited_for_long(
         assert answer.longest_gap_s < FLOOR_S + 2.0 < Timeouts().step_s
         assert answer.stall_s < FLOOR_S
         assert len(world.gone) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("at_s", [0.0, 1.0])
+@pytest.mark.parametrize("reader", [0.0, 1000.0])
+@pytest.mark.parametrize(
+    ("mode", "device", "stopped"),
+    [
+        ("cloud", None, "verifier"),
+        ("device", "phone", "phone"),
+        ("speculative", None, "drafter"),
+        ("speculative", None, "verifier"),
+        ("speculative", "phone", "phone"),
+        ("speculative", "phone", "verifier"),
+        ("race", "phone", "verifier"),
+        ("race", "phone", "phone"),
+    ],
+)
+def test_a_process_that_is_stopped_costs_a_program_no_more_than_three_seconds(
+    mode: str, device: str | None, stopped: str, reader: float, at_s: float
+) -> None:
+    async def main() -> None:
+        verifiers = [Stopped(at_s) if stopped == "verifier" else good(), good()]
+        drafter = Stopped(at_s) if stopped == "drafter" else good()
+        phone = Stopped(at_s) if stopped == "phone" else good()
+        plan = SERVER_ONLY if stopped == "verifier" else DEVICE_ONLY
+        world = World(
+            verifiers,
+            [drafter],
+            {"phone": phone},
+            limits=Limits(),
+            accounts=AccountSettings(budget=1.0),
+            race=with_race(lambda: Planned(plan), NeverMigrate),
+        )
+        began_s = asyncio.get_running_loop().time()
+        answer = await ask(world, job(mode, device, reader))
+        assert answer.ids == EXPECTED
+        gap_s = max(answer.longest_gap_s, answer.times_s[0] - began_s)
+        assert gap_s <= 3.0
+        assert gap_s > 1.0, "it stalled"
+
+    run(main())
+
+
+def test_one_that_is_busy_says_so_and_is_left_alone() -> None:
+    async def main() -> None:
+        world = World([Pausing(pause_s=3.5), good()], limits=Limits())
+        answer = await ask(world, job("cloud", None, reader=0.0))
+        assert (answer.ids, answer.stats.replans, world.gone) == (EXPECTED, 0, [])
+        assert answer.longest_gap_s == pytest.approx(3.5, abs=0.1)
 
     run(main())
 

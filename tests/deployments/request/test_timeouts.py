@@ -186,3 +186,38 @@ def test_nobody_is_late_while_nobody_can_be_reached(limit_s: float, away_s: floa
         deadline.close()
 
     run(main())
+
+
+def test_a_wait_that_is_late_is_told_of_again_and_again() -> None:
+    async def main() -> None:
+        loop, told = asyncio.get_running_loop(), list[float]()
+
+        def late() -> float:
+            told.append(loop.time())
+            return 0.5
+
+        deadline = Deadline(loop, late=late)
+        deadline.start(loop.time(), 9.0, 2.0)
+        await asyncio.sleep(3.2)
+        assert not deadline.stop()
+        assert told == pytest.approx([2.0, 2.5, 3.0])
+        deadline.start(loop.time(), 9.0)
+        await asyncio.sleep(8.0)
+        assert not deadline.stop()
+        assert len(told) == 3, "a wait without it"
+        deadline.close()
+
+    run(main())
+
+
+def test_a_limit_may_pass_early() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        deadline = Deadline(loop)
+        deadline.expire()  # nothing is waiting
+        loop.call_later(1.0, deadline.expire)
+        assert not await wait(deadline, 9.0, 5.0)
+        assert loop.time() == pytest.approx(1.0)
+        deadline.close()
+
+    run(main())

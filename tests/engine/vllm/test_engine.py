@@ -77,3 +77,13 @@ async def test_stays_are_told(engine: Engine, prompt: list[int]) -> None:
     found = after.tokens_from_prefix - before.tokens_from_prefix
     assert after.tokens_queried - before.tokens_queried == 2 * len(long)
     assert 0 < found == 2 * len(long) - added("prefilled")[1]
+
+
+async def test_a_core_in_a_long_step_leaves_the_counters_as_they_were(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await engine.stats()
+    monkeypatch.setattr(engine._core, "stats", asyncio.Event().wait)
+    monkeypatch.setattr("tandem.engine.vllm.engine.STATS_S", 0.01)
+    assert (await engine.stats()).blocks_total == before.blocks_total > 0
+    engine._asking.cancel()

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.reader.stall_timeout import FLOOR_S, GRACE, Pace, Patience, next_token_s
+from tandem.policies.reader.stall_timeout import FLOOR_S, GRACE, QUIET_S, Pace, Patience, next_token_s
 
 seconds = st.floats(0, 1e3)
 
@@ -60,3 +60,12 @@ def test_whoever_was_given_up_in_vain_makes_it_wait_longer() -> None:
         limits.append(patience.next_s(pace.longest_s, True, 0.0))
         patience.stalled()
     assert limits == [FLOOR_S, 2 * FLOOR_S, 4 * FLOOR_S, 30.0, 30.0]
+
+
+def test_a_late_endpoint_is_asked_soon_but_not_while_there_is_something_to_read() -> None:
+    assert Patience(30.0).probe_s(True, 0.0) == QUIET_S
+    assert Patience(30.0).probe_s(False, 0.0) == math.inf, "nobody else could go on"
+    patience = Patience(30.0, reader_rate=5.0)
+    patience.delivered(50, 0.0)
+    assert patience.probe_s(True, 0.0) == 10.0
+    assert patience.probe_s(True, 9.9) == QUIET_S
