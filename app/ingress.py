@@ -26,7 +26,7 @@ from tandem.cluster.wire.peers import Peers
 from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.keys import Caller
 from tandem.deployments.admission.client import Entrance
-from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.calls import HandleClient

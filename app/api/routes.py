@@ -18,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from tandem.app.api.admin.account import AccountChange, AccountView, add_terms
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
+from tandem.app.api.admin.teams import TeamChange, TeamForm, add_teams
 from tandem.app.api.admin.usage import add_usage
 from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
@@ -66,6 +67,7 @@ def create_api(
         _refuse_administration(api)
     else:
         add_keys(api, backend, admin)
+        add_teams(api, backend, admin)
         add_terms(api, backend, admin)
         add_usage(api, backend, admin)
     if origins := backend.api.cors_origins:
@@ -192,9 +194,9 @@ def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
 
 def _refuse_administration(api: FastAPI) -> None:
     async def refuse(request: Request) -> None:
-        raise KeyRefused("keys, the terms of accounts, and usage are kept in the cloud")
+        raise KeyRefused("keys, teams, the terms of accounts, and usage are kept in the cloud")
 
-    for path in ("/v1/keys", "/v1/keys/{id:path}"):
+    for path in ("/v1/keys", "/v1/keys/{id:path}", "/v1/teams", "/v1/teams/{name:path}"):
         api.api_route(path, methods=["GET", "POST", "PATCH", "DELETE"], include_in_schema=False)(refuse)
     api.patch("/v1/account", include_in_schema=False)(refuse)
     api.get("/v1/usage", include_in_schema=False)(refuse)
@@ -212,6 +214,8 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         (KeyForm, "validation"),
         (KeyChange, "validation"),
         (Rotation, "validation"),
+        (TeamForm, "validation"),
+        (TeamChange, "validation"),
     ]
     _, definitions = models_json_schema(forms, ref_template=REFERENCE)
     documentation = generated()

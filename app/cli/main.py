@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import typer
 from rich.console import Console
 
-from tandem.app.cli.keys import keys
+from tandem.app.cli.keys import keys, teams
 from tandem.app.cli.models import models
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import (
@@ -63,6 +63,7 @@ def tandem(
 
 
 cli.add_typer(keys.cli, name="keys")
+cli.add_typer(teams.cli, name="teams")
 cli.add_typer(models.cli, name="models")
 
 Mode = Annotated[str | None, typer.Option(help=f"{', '.join(MODES)}; otherwise the server chooses.")]

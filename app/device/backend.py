@@ -23,7 +23,7 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import ANONYMOUS, Statement, Terms
 from tandem.deployments.access.kept_responses import KeptResponses
 from tandem.deployments.access.keys import Caller, KeyRefused, Role
-from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.gateway.client import Uplink

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tandem.deployments.access.usage import Period, Spent, first_day
+from tandem.deployments.access.quota import Quota
+from tandem.deployments.access.usage import DailySpending, Spent
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.bill import Bill, Charge
 
 ANONYMOUS = "anonymous"
 _DEVICE = "device-"
-_DAYS = 40  # more than a period has
 
 
 def account_of(device: str) -> str:
@@ -25,30 +25,20 @@ def device_of(account: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Quota):
     """Limits of an account's next request; None for no limit.
 
     budget: share of prompt tokens that the constrained endpoint of races may take in.
     exchange_rate: worth of a joule of the account's devices, dollars.
-    requests_per_minute: most requests in a minute.
-    tokens_per_minute: most tokens in a minute, taken in and given out.
-    concurrent: most answers under way at once.
     modes, devices: names that it may ask for.
     expires_s: when its key expires, seconds since the epoch.
-    usd: most dollars that the server's tokens may cost in a period.
-    per: that period.
     """
 
     budget: float
     exchange_rate: float
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    concurrent: int | None = None
     modes: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
     expires_s: float | None = None
-    usd: float | None = None
-    per: Period = "month"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +64,21 @@ class Account:
 
     terms: terms of its next request.
     bills: bills by device, "" for requests without one.
-    days: the server's dollars by day, the last ones.
+    spending: the server's dollars by day.
     """
 
     terms: Terms
     bills: dict[str, Bill] = field(default_factory=dict)
-    days: dict[str, float] = field(default_factory=dict)
+    spending: DailySpending = field(default_factory=DailySpending)
 
     def charge(self, charge: Charge) -> None:
         """Add a bill."""
         self.bills.setdefault(charge.device, Bill()).add(charge.bill)
-        self.spend(charge.day, charge.bill.server_usd)
-
-    def spend(self, day: str, usd: float) -> None:
-        """Count the server's dollars of a day."""
-        self.days[day] = self.days.get(day, 0.0) + usd
-        if len(self.days) > _DAYS:
-            del self.days[min(self.days)]
+        self.spending.add(charge.day, charge.bill.server_usd)
 
     def spent(self, now_s: float) -> Spent:
         """Return the server's dollars in the period of the terms that `now_s` lies in."""
-        since = first_day(self.terms.per, now_s)
-        return Spent(since, sum(usd for day, usd in self.days.items() if day >= since))
+        return self.spending.since(self.terms.per, now_s)
 
     def statement(self, now_s: float) -> Statement:
         """Return the usage so far."""
@@ -137,7 +120,7 @@ class Accounts:
         """Forget all usage; limits stay."""
         for account in self._accounts.values():
             account.bills.clear()
-            account.days.clear()
+            account.spending = DailySpending()
 
     def close(self, key: str) -> None:
         """Delete the account and its usage."""

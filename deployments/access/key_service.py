@@ -14,13 +14,17 @@ from typing import Any, TypeVar
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
+from tandem.deployments.access.quota import Quota, Team
 from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
+from tandem.deployments.access.teams import Teams, TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery, recent
 from tandem.deployments.config.settings import LedgerSettings
+from tandem.deployments.request.bill import Charge
 
 logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Quota)
 
 WATCH_S = 1.0
 """Seconds between two looks at whether another service has written: while one replaces the other, there are two."""
@@ -43,7 +47,7 @@ class KeyService:
         self._accounts, self._now_s, self._note = accounts, now_s, note
         self._noted: str | None = None
         self._thread = ThreadPoolExecutor(1, "ledger")
-        self._ring = Keyring()
+        self._ring, self._teams = Keyring(), Teams()
         self._settled: dict[str, Terms] = {}  # of accounts without a key, where they were changed
         self._batches: list[BillBatch] = []  # that are not written yet
         self._last: dict[str, int] = {}  # the latest batch by sender
@@ -83,7 +87,8 @@ class KeyService:
         key = None if hashed is None else self._ring.holder(hashed, self._now_s())
         if key is not None:
             spent = None if key.terms.usd is None else self._accounts.of(key.id).spent(self._now_s())
-            return Caller(key.id, key.role, key.terms, keyed=True, name=key.name, spent=spent)
+            team = self._teams.limits(key.team, self._now_s())
+            return Caller(key.id, key.role, key.terms, keyed=True, name=key.name, spent=spent, team=team)
         if self._ring.guards_api:
             return None
         return Caller(
@@ -105,10 +110,8 @@ class KeyService:
             self._last[batch.sender] = batch.number
             self._batches.append(batch)
             for charge in batch.charges:
-                if self._is_open(charge.account):
-                    self._accounts.of(charge.account).charge(charge)
-                else:
-                    self._stale = True  # of a key that another service has just made, or that was revoked
+                # Else of a key that another service has just made, or that was revoked.
+                self._stale |= not self._count(charge)
         if self._batches and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
@@ -132,6 +135,15 @@ class KeyService:
                 self._accounts.of(account).terms = self._settled[account] = terms
         return self.statement(account)
 
+    def _count(self, charge: Charge) -> bool:
+        """Add a bill to its account and team; return whether the account exists."""
+        if not self._is_open(charge.account):
+            return False
+        self._accounts.of(charge.account).charge(charge)
+        if (key := self._ring.keys.get(charge.account)) is not None:
+            self._teams.spend(key.team, charge.day, charge.bill.server_usd)
+        return True
+
     def _is_open(self, account: str) -> bool:
         """Return whether the account exists: of a key that was not revoked, of a device, or the anonymous one."""
         return account in self._ring.keys or account == ANONYMOUS or device_of(account) is not None
@@ -151,13 +163,17 @@ class KeyService:
         """Return all keys, the oldest first."""
         return sorted(self._ring.keys.values(), key=lambda key: key.made_s)
 
-    async def make(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+    async def make(
+        self, name: str, role: Role, changes: Mapping[str, Any], team: str = ""
+    ) -> tuple[Key, str]:
         """Make a key; return it and its secret. Raises KeyRefused, LedgerError."""
         if self._path is None:
             raise KeyRefused("keys must outlive this process: set ledger.path to a file")
         async with self._lock:
-            ring = self._ring.copy()
-            key, secret, said = ring.make(name, role, changed(self._accounts.terms, changes), self._now_s())
+            ring, terms = self._ring.copy(), changed(self._accounts.terms, changes)
+            key, secret, said = ring.make(
+                name, role, terms, self._now_s(), team and self._teams.of(team).name
+            )
             await self._aside(self._ledger.keep_key, key, [secret])
             self._take(ring, key)
         return key, said
@@ -171,12 +187,20 @@ class KeyService:
             self._take(ring, key)
         return key, said
 
-    async def change(self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]) -> Key:
-        """Set what is not None. Raises KeyRefused, LedgerError."""
+    async def change(
+        self,
+        id: str,
+        name: str | None,
+        role: Role | None,
+        changes: Mapping[str, Any],
+        team: str | None = None,
+    ) -> Key:
+        """Set what is not None; the team "" is none. Raises KeyRefused, LedgerError."""
         async with self._lock:
             ring = self._ring.copy()
             old = ring.key(id)
-            key = ring.change(id, name or old.name, role or old.role, changed(old.terms, changes))
+            team = team and self._teams.of(team).name
+            key = ring.change(id, name or old.name, role or old.role, changed(old.terms, changes), team)
             await self._aside(self._ledger.keep_key, key)
             self._take(ring, key)
         return key
@@ -195,6 +219,46 @@ class KeyService:
         """Apply what has been written."""
         self._ring = ring
         self._accounts.of(key.id).terms = key.terms
+
+    # -- teams ------------------------------------------------------------------------------------------
+
+    def teams(self) -> list[TeamStatement]:
+        """Return all teams, by name."""
+        return [self._team(name) for name in sorted(self._teams.all)]
+
+    async def make_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        """Make a team. Raises KeyRefused, LedgerError."""
+        async with self._lock:
+            self._teams.new(name)
+            await self._keep_team(Team(name, changed(Quota(), changes)))
+        await self._read()  # an earlier team of that name has spent dollars
+        return self._team(name)
+
+    async def change_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        """Change a team's limits. Raises KeyRefused, LedgerError."""
+        async with self._lock:
+            await self._keep_team(Team(name, changed(self._teams.of(name).quota, changes)))
+        return self._team(name)
+
+    async def remove_team(self, name: str) -> None:
+        """Remove a team without keys; its usage stays in the store. Raises KeyRefused, LedgerError."""
+        async with self._lock:
+            self._teams.of(name)
+            if keys := self._ring.of_team(name):
+                raise KeyRefused(
+                    f"keys belong to the team {name!r}: {', '.join(keys)}; revoke them, or change their team"
+                )
+            await self._aside(self._ledger.drop_team, name)
+            self._teams.drop(name)
+
+    async def _keep_team(self, team: Team) -> None:
+        await self._aside(self._ledger.keep_team, team)
+        self._teams.put(team)
+
+    def _team(self, name: str) -> TeamStatement:
+        return TeamStatement(
+            self._teams.of(name), self._ring.of_team(name), self._teams.spent(name, self._now_s())
+        )
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -218,10 +282,10 @@ class KeyService:
                     self._accounts.of(charge.account).bills[charge.device] = charge.bill
             for account, day, usd in written.spent:
                 if self._is_open(account):
-                    self._accounts.of(account).spend(day, usd)
+                    self._accounts.of(account).spending.add(day, usd)
+            self._teams = Teams(written.teams, written.team_spent)
             for charge in (charge for batch in self._batches for charge in batch.charges):
-                if self._is_open(charge.account):
-                    self._accounts.of(charge.account).charge(charge)
+                self._count(charge)
 
     async def _watch(self) -> None:
         while True:
@@ -270,7 +334,7 @@ class KeyService:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args))
 
 
-def changed(terms: Terms, changes: Mapping[str, Any]) -> Terms:
+def changed(terms: Q, changes: Mapping[str, Any]) -> Q:
     """Return the limits with these changes; 0, or an empty list, removes a limit."""
     lifted = {name: value or None for name, value in changes.items() if name in LIMITS}
     return replace(terms, **{**changes, **lifted})

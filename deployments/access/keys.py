@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tandem.deployments.access.accounts import ANONYMOUS, Terms, account_of
 from tandem.deployments.access.device_name import device_name
+from tandem.deployments.access.quota import TeamLimits
 from tandem.deployments.access.usage import Spent
 
 PREFIX = "tandem-"
@@ -42,6 +43,7 @@ class Key:
     name: whose it is, for people; a device's: what requests call it.
     hint: the end of its secret.
     made_s: when, seconds since the epoch.
+    team: name of the team that it belongs to; "" for none.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Key:
     terms: Terms
     hint: str
     made_s: float
+    team: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Caller:
     name: of its key, "" without one; a device's: what requests call it.
     settled: without a key, terms by account where they differ from these.
     spent: dollars in the period of its terms; None if these have no limit of dollars.
+    team: limits that it shares with the other keys of its team; None without one.
     """
 
     account: str
@@ -70,6 +74,13 @@ class Caller:
     name: str = ""
     settled: Mapping[str, Terms] = field(default_factory=dict, compare=False)
     spent: Spent | None = None
+    team: TeamLimits | None = None
+
+    @property
+    def tokens_per_minute(self) -> int | None:
+        """Most tokens in a minute, of its own and its team's limit; None for no limit."""
+        quotas = (self.terms,) if self.team is None else (self.terms, self.team.team.quota)
+        return min((q.tokens_per_minute for q in quotas if q.tokens_per_minute is not None), default=None)
 
     def at(self, device: str | None) -> Caller:
         """Return the one who pays for a request with that device: without a key, the device's account."""
@@ -140,7 +151,9 @@ class Keyring:
         expires_s = key.terms.expires_s
         return key if expires_s is None or now_s < expires_s else None
 
-    def make(self, name: str, role: Role, terms: Terms, now_s: float) -> tuple[Key, Secret, str]:
+    def make(
+        self, name: str, role: Role, terms: Terms, now_s: float, team: str = ""
+    ) -> tuple[Key, Secret, str]:
         """Make a key; return it, its hashed secret and its secret. Raises KeyRefused, also for a first key that opens
         the API and is no operator's."""
         if role is Role.DEVICE:
@@ -152,7 +165,7 @@ class Keyring:
                 "away"
             )
         said = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-        key = Key(f"key-{secrets.token_hex(6)}", name, role, terms, said[-4:], now_s)
+        key = Key(f"key-{secrets.token_hex(6)}", name, role, terms, said[-4:], now_s, team)
         self._keys[key.id] = key
         return key, self._opens(key, said), said
 
@@ -170,8 +183,12 @@ class Keyring:
         key = self._keys[id] = replace(key, hint=said[-4:])
         return key, [*changed, self._opens(key, said)], said
 
-    def change(self, id: str, name: str, role: Role, terms: Terms) -> Key:
-        """Change a key. Raises KeyRefused."""
+    def of_team(self, name: str) -> tuple[str, ...]:
+        """Return the ids of a team's keys."""
+        return tuple(key.id for key in self._keys.values() if key.team == name)
+
+    def change(self, id: str, name: str, role: Role, terms: Terms, team: str | None = None) -> Key:
+        """Change a key; its team stays if that is None. Raises KeyRefused."""
         old = self.key(id)
         if Role.DEVICE in (old.role, role):
             if role is not old.role:
@@ -179,7 +196,7 @@ class Keyring:
             if name != old.name:
                 raise KeyRefused(f"the device keeps its name, {old.name!r}: make a new key for another one")
             terms = _of_device(name, terms)
-        key = replace(old, name=name, role=role, terms=terms)
+        key = replace(old, name=name, role=role, terms=terms, team=old.team if team is None else team)
         if not _rules(role, terms):
             self._not_last(id)
         self._keys[id] = key

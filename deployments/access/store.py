@@ -10,17 +10,18 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
+from tandem.deployments.access.quota import Quota, Team
 from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
 
-VERSION = 2
+VERSION = 3
 """Version of the tables; older ones are brought up to it, and a younger file is refused."""
 
 _TABLES = """
@@ -28,20 +29,33 @@ CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT, role TEXT, hint TEXT, made_s 
 CREATE TABLE secrets (digest TEXT PRIMARY KEY, key TEXT, until_s REAL) STRICT;
 CREATE TABLE terms (account TEXT PRIMARY KEY, terms BLOB) STRICT;
 """
+_TEAMS = """
+CREATE TABLE teams (name TEXT PRIMARY KEY, quota BLOB) STRICT;
+CREATE TABLE members (account TEXT PRIMARY KEY, team TEXT) STRICT;
+"""
+"""Members stay when their keys are revoked: their last bills come later."""
 _USAGE = """
 CREATE TABLE usage (
-    account TEXT, day TEXT, mode TEXT, model TEXT, device TEXT, requests INTEGER,
+    account TEXT, day TEXT, mode TEXT, model TEXT, device TEXT, team TEXT, requests INTEGER,
     server_in INTEGER, server_out INTEGER, device_in INTEGER, device_out INTEGER,
     server_usd_in REAL, server_usd_out REAL, joules REAL, device_usd REAL,
-    PRIMARY KEY (account, day, mode, model, device)
+    PRIMARY KEY (account, day, mode, model, device, team)
 ) STRICT, WITHOUT ROWID;
 """
-_FROM_1 = f"""{_USAGE}
-INSERT INTO usage SELECT account, '', '', '', device, requests, server_in, server_out, device_in, device_out,
+_FROM_1 = f"""{_TEAMS}{_USAGE}
+INSERT INTO usage SELECT account, '', '', '', device, '', requests, server_in, server_out, device_in, device_out,
     server_usd_in, server_usd_out, joules, device_usd FROM bills;
 DROP TABLE bills;
 """
 """From version 1, which had one row for all of an account's requests with a device."""
+_FROM_2 = f"""{_TEAMS}
+ALTER TABLE usage RENAME TO before;
+{_USAGE}
+INSERT INTO usage SELECT account, day, mode, model, device, '', requests, server_in, server_out, device_in, device_out,
+    server_usd_in, server_usd_out, joules, device_usd FROM before;
+DROP TABLE before;
+"""
+"""From version 2, which had no teams."""
 _COUNTED = (
     "requests",
     "server_in",
@@ -54,8 +68,12 @@ _COUNTED = (
     "device_usd",
 )
 _SUMS = ", ".join(f"SUM({name})" for name in _COUNTED)
-_CHARGE = "INSERT INTO usage VALUES ({}) ON CONFLICT DO UPDATE SET {}".format(
-    ", ".join("?" * (5 + len(_COUNTED))), ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTED)
+_CHARGE = (
+    "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, IFNULL((SELECT team FROM members WHERE account = ?1), ''), {}) "
+    "ON CONFLICT DO UPDATE SET {}"
+).format(
+    ", ".join(f"?{6 + number}" for number in range(len(_COUNTED))),
+    ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTED),
 )
 
 _BATCHES = "CREATE TABLE IF NOT EXISTS batches (sender TEXT PRIMARY KEY, last INTEGER) STRICT"
@@ -78,6 +96,8 @@ class Books(NamedTuple):
 
     bills: of each account with each device, of all days together.
     spent: server's dollars of each account on each recent day.
+    teams: all teams.
+    team_spent: server's dollars of each team on each recent day.
     last: number of the latest batch, by sender.
     """
 
@@ -86,6 +106,8 @@ class Books(NamedTuple):
     terms: dict[str, Terms]
     bills: list[Charge]
     spent: list[tuple[str, str, float]]
+    teams: list[Team]
+    team_spent: list[tuple[str, str, float]]
     last: dict[str, int]
 
 
@@ -120,14 +142,26 @@ class Ledger:
         with self._commit():
             self._file.execute("BEGIN")
             last = dict(self._file.execute("SELECT sender, last FROM batches"))
-            return Books(self.keys(), self.secrets(), self.terms(), self.bills(), self.spent(since), last)
+            return Books(
+                self.keys(),
+                self.secrets(),
+                self.terms(),
+                self.bills(),
+                self.spent("account", since),
+                self.teams(),
+                self.spent("team", since),
+                last,
+            )
 
     def keys(self) -> list[Key]:
         """Return all keys that were not revoked."""
-        rows = self._file.execute("SELECT id, name, role, terms, hint, made_s FROM keys ORDER BY made_s")
+        rows = self._file.execute(
+            "SELECT id, name, role, terms, hint, made_s, IFNULL(team, '') FROM keys LEFT JOIN members ON id = account "
+            "ORDER BY made_s"
+        )
         return [
-            Key(id, name, Role(role), _terms(terms), hint, made_s)
-            for id, name, role, terms, hint, made_s in rows
+            Key(id, name, Role(role), msgspec.msgpack.decode(terms, type=Terms), *rest)
+            for id, name, role, terms, *rest in rows
         ]
 
     def secrets(self) -> list[Secret]:
@@ -137,19 +171,24 @@ class Ledger:
     def terms(self) -> dict[str, Terms]:
         """Return the limits of accounts without a key."""
         rows = self._file.execute("SELECT account, terms FROM terms")
-        return {account: _terms(terms) for account, terms in rows}
+        return {account: msgspec.msgpack.decode(terms, type=Terms) for account, terms in rows}
+
+    def teams(self) -> list[Team]:
+        """Return all teams, by name."""
+        rows = self._file.execute("SELECT name, quota FROM teams ORDER BY name")
+        return [Team(name, msgspec.msgpack.decode(quota, type=Quota)) for name, quota in rows]
 
     def bills(self) -> list[Charge]:
         """Return the usage of each account with each device, of all days together."""
         rows = self._file.execute(f"SELECT account, device, {_SUMS} FROM usage GROUP BY account, device")
         return [Charge(account, device, _bill(counted)) for account, device, *counted in rows]
 
-    def spent(self, since: str) -> list[tuple[str, str, float]]:
-        """Return (account, day, server's dollars) of each day from `since` on."""
+    def spent(self, by: Literal["account", "team"], since: str) -> list[tuple[str, str, float]]:
+        """Return (account or team, day, server's dollars) of each day from `since` on."""
         return list(
             self._file.execute(
-                "SELECT account, day, SUM(server_usd_in + server_usd_out) FROM usage WHERE day >= ? AND day > '' "
-                "GROUP BY account, day",
+                f"SELECT {by}, day, SUM(server_usd_in + server_usd_out) FROM usage WHERE day >= ? AND day > '' "
+                f"GROUP BY {by}, day",
                 (since,),
             )
         )
@@ -173,6 +212,7 @@ class Ledger:
         row = key.id, key.name, str(key.role), key.hint, key.made_s, msgspec.msgpack.encode(key.terms)
         with self._commit() as file:
             file.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?, ?)", row)
+            file.execute("INSERT OR REPLACE INTO members VALUES (?, ?)", (key.id, key.team))
             file.executemany("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?)", opens)
 
     def drop_key(self, id: str) -> None:
@@ -180,6 +220,17 @@ class Ledger:
         with self._commit() as file:
             file.execute("DELETE FROM keys WHERE id = ?", (id,))
             file.execute("DELETE FROM secrets WHERE key = ?", (id,))
+
+    def keep_team(self, team: Team) -> None:
+        """Store a team that is new or has changed."""
+        with self._commit() as file:
+            row = team.name, msgspec.msgpack.encode(team.quota)
+            file.execute("INSERT OR REPLACE INTO teams VALUES (?, ?)", row)
+
+    def drop_team(self, name: str) -> None:
+        """Delete a team; its usage stays."""
+        with self._commit() as file:
+            file.execute("DELETE FROM teams WHERE name = ?", (name,))
 
     def keep_terms(self, account: str, terms: Terms) -> None:
         """Store the limits of an account without a key."""
@@ -219,7 +270,7 @@ class Ledger:
             raise LedgerError(f"the ledger cannot be written: {error}") from None
 
 
-_STEPS = {0: _TABLES + _USAGE, 1: _FROM_1}
+_STEPS = {0: _TABLES + _TEAMS + _USAGE, 1: _FROM_1, 2: _FROM_2}
 """Statements that make the tables of this version, by the version before."""
 
 
@@ -246,7 +297,3 @@ def _row(account: str, device: str, bill: Bill, mode: str, model: str, day: str)
         bill.joules,
         bill.device_usd,
     )
-
-
-def _terms(packed: bytes) -> Terms:
-    return msgspec.msgpack.decode(packed, type=Terms)

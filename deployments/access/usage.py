@@ -1,4 +1,4 @@
-"""Usage as it is asked for: sums of bills by account, day, mode, model and device."""
+"""Usage as it is asked for: sums of bills by account, day, mode, model, device and team; dollars by period."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple
 
 from tandem.deployments.request.bill import Bill
 
-Group = Literal["account", "day", "mode", "model", "device"]
+Group = Literal["account", "day", "mode", "model", "device", "team"]
 Period = Literal["day", "week", "month"]
 """Days, weeks from Monday on, and months of the calendar, all UTC."""
 
+_DAYS = 40  # more than a period has
 LONGEST_PERIOD = timedelta(days=31)
 
 
@@ -35,7 +36,7 @@ class UsageQuery:
 
     def __post_init__(self) -> None:
         if not self.by:
-            raise NoGroup("usage is kept apart by at least one of account, day, mode, model and device")
+            raise NoGroup("usage is kept apart by at least one of account, day, mode, model, device and team")
 
 
 class Usage(NamedTuple):
@@ -50,6 +51,24 @@ class Spent(NamedTuple):
 
     since: str
     usd: float
+
+
+class DailySpending:
+    """The server's dollars by day, the last ones."""
+
+    def __init__(self) -> None:
+        self._days: dict[str, float] = {}
+
+    def add(self, day: str, usd: float) -> None:
+        """Count dollars of a day."""
+        self._days[day] = self._days.get(day, 0.0) + usd
+        if len(self._days) > _DAYS:
+            del self._days[min(self._days)]
+
+    def since(self, period: Period, now_s: float) -> Spent:
+        """Return the dollars of the period that a time lies in."""
+        since = first_day(period, now_s)
+        return Spent(since, sum(usd for day, usd in self._days.items() if day >= since))
 
 
 def day_of(now_s: float) -> str:

@@ -7,7 +7,8 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from tandem.deployments.admission.controller import SILENT_S, Entry, Passage
+from tandem.deployments.admission.controller import SILENT_S
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import RoutingRequest
 

@@ -13,6 +13,7 @@ from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
 from tandem.deployments.access.store import BillBatch, LedgerError
+from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, LedgerSettings
@@ -78,23 +79,39 @@ class Access:
         """Return all keys, the oldest first."""
         return self._service.keys()
 
-    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any], team: str) -> tuple[Key, str]:
         """Make a key, see KeyService.make."""
-        return await self._service.make(name, role, changes)
+        return await self._service.make(name, role, changes, team)
 
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
         """Give a key a new secret, see KeyService.rotate."""
         return await self._service.rotate(id, grace_s)
 
     async def change_key(
-        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any], team: str | None
     ) -> Key:
         """Change a key, see KeyService.change."""
-        return await self._service.change(id, name, role, changes)
+        return await self._service.change(id, name, role, changes, team)
 
     async def revoke_key(self, id: str) -> Key:
         """Revoke a key, see KeyService.revoke."""
         return await self._service.revoke(id)
+
+    async def teams(self) -> list[TeamStatement]:
+        """Return all teams, by name."""
+        return self._service.teams()
+
+    async def make_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        """Make a team, see KeyService.make_team."""
+        return await self._service.make_team(name, changes)
+
+    async def change_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        """Change a team's limits, see KeyService.change_team."""
+        return await self._service.change_team(name, changes)
+
+    async def remove_team(self, name: str) -> None:
+        """Remove a team, see KeyService.remove_team."""
+        await self._service.remove_team(name)
 
     async def keep_response(self, account: str, id: str, body: bytes) -> bool:
         """Keep a response for a while, see KeptResponses.keep."""

@@ -14,6 +14,7 @@ from tandem.deployments.access.accounts import Statement, device_of
 from tandem.deployments.access.bill_sender import BillSender
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Key, Role
+from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery, day_of
 from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.control.access import Access
@@ -81,23 +82,39 @@ class AccessClient(HandleClient):
     async def keys(self) -> list[Key]:
         return await self.ask(self._soon_s, Access.keys)
 
-    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any], team: str) -> tuple[Key, str]:
         with self._changing():
-            return await self.ask(self._soon_s, Access.make_key, name, role, changes)
+            return await self.ask(self._soon_s, Access.make_key, name, role, changes, team)
 
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
         with self._changing():
             return await self.ask(self._soon_s, Access.rotate_key, id, grace_s)
 
     async def change_key(
-        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any], team: str | None
     ) -> Key:
         with self._changing():
-            return await self.ask(self._soon_s, Access.change_key, id, name, role, changes)
+            return await self.ask(self._soon_s, Access.change_key, id, name, role, changes, team)
 
     async def revoke_key(self, id: str) -> Key:
         with self._changing():
             return await self.ask(self._soon_s, Access.revoke_key, id)
+
+    async def teams(self) -> list[TeamStatement]:
+        await self._bills.sent(self._soon_s)
+        return await self.ask(self._soon_s, Access.teams)
+
+    async def make_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        with self._changing():
+            return await self.ask(self._soon_s, Access.make_team, name, changes)
+
+    async def change_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        with self._changing():
+            return await self.ask(self._soon_s, Access.change_team, name, changes)
+
+    async def remove_team(self, name: str) -> None:
+        with self._changing():
+            await self.ask(self._soon_s, Access.remove_team, name)
 
     async def _complete(self, key: str, statement: Statement) -> Statement:
         return replace(statement, spent=await self._router.spent(key))

@@ -14,7 +14,8 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
-from tandem.deployments.admission.controller import Entry, Gate, Passage
+from tandem.deployments.admission.controller import Gate
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, GateSettings, RouterSettings
 from tandem.deployments.control.access import Access
@@ -142,7 +143,7 @@ class Router:
                 case Observation():
                     self._metrics.observe(each)
                 case Report():
-                    self._gate.used(each.account, each.tokens, each.request, each.bill.server_usd)
+                    self._gate.quotas.used(each.account, each.tokens, each.request, each.bill.server_usd)
                     self._routings.learn(each)
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:

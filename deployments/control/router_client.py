@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
-from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.config.settings import GateSettings, LimitSettings
 from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.observation import Observation

@@ -23,7 +23,7 @@ from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.admission.client import Entrance
-from tandem.deployments.admission.controller import Entry, Room
+from tandem.deployments.admission.entry import Entry, Room
 from tandem.deployments.gateway.messages import (
     ACCOUNT,
     ASSIGN,
@@ -296,6 +296,7 @@ class ConnectedDevice(EngineHandler):
             model=wanted.model,
             priority=wanted.priority,
             spent=caller.spent,
+            team=caller.team,
             rooms=(Room(number, wanted.prompt_tokens, wanted.max_tokens),),
         )
         self._entering += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import FastAPI, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -12,8 +12,8 @@ from tandem.app.api.http.auth import operator
 from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import body_of, described
 from tandem.app.api.http.forms import StrictForm
-from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role
+from tandem.deployments.access.quota import Quota
 from tandem.deployments.access.usage import Period
 from tandem.deployments.docstrings import describe
 from tandem.deployments.modes import MODES
@@ -27,36 +27,52 @@ def _known_modes(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return names
 
 
-class TermsForm(StrictForm):
-    """Terms of an account; 0 or an empty list lifts a limit, and what is left out stays, at first as in the settings.
+class QuotaForm(StrictForm):
+    """Limits; 0 lifts one, and what is left out stays.
 
-    budget: share of prompt tokens that the constrained endpoint of races may take in; a request cannot raise it.
-    exchange_rate: dollars that a joule of the devices is worth; a request cannot raise it.
     requests_per_minute: requests per minute.
     tokens_per_minute: tokens taken in and given out per minute.
     concurrent: answers under way at once.
-    modes: names of the modes that may be asked for.
-    devices: names of the devices that may be asked for.
-    expires_s: time at which the key expires, seconds since the epoch.
     usd: dollars that the server's tokens may cost in a period.
     per: the period: a day, a week from Monday on, or a month, UTC.
     """
 
-    budget: float | None = Field(None, ge=0, le=1)
-    exchange_rate: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
     requests_per_minute: int | None = Field(None, ge=0, le=10**9)
     tokens_per_minute: int | None = Field(None, ge=0, le=10**12)
     concurrent: int | None = Field(None, ge=0, le=10**6)
-    modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = Field(None, strict=False)
-    devices: tuple[DeviceName, ...] | None = Field(None, max_length=256, strict=False)
-    expires_s: float | None = Field(None, ge=0, allow_inf_nan=False)
     usd: float | None = Field(None, ge=0, le=1e9, allow_inf_nan=False)
     per: Period | None = None
 
+    @classmethod
+    def limits(cls) -> set[str]:
+        """Return the names of the limits."""
+        return set(QuotaForm.model_fields)
+
     def changes(self) -> dict[str, Any]:
-        """Return the terms to change."""
-        given = self.model_dump(include=set(TermsForm.model_fields))
+        """Return the limits to change."""
+        given = self.model_dump(include=self.limits())
         return {name: value for name, value in given.items() if value is not None}
+
+
+class TermsForm(QuotaForm):
+    """Terms of an account; 0 or an empty list lifts a limit, and what is left out stays, at first as in the settings.
+
+    budget: share of prompt tokens that the constrained endpoint of races may take in; a request cannot raise it.
+    exchange_rate: dollars that a joule of the devices is worth; a request cannot raise it.
+    modes: names of the modes that may be asked for.
+    devices: names of the devices that may be asked for.
+    expires_s: time at which the key expires, seconds since the epoch.
+    """
+
+    budget: float | None = Field(None, ge=0, le=1)
+    exchange_rate: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
+    modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = Field(None, strict=False)
+    devices: tuple[DeviceName, ...] | None = Field(None, max_length=256, strict=False)
+    expires_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+
+    @classmethod
+    def limits(cls) -> set[str]:
+        return set(TermsForm.model_fields)
 
 
 class KeyForm(TermsForm):
@@ -64,17 +80,20 @@ class KeyForm(TermsForm):
 
     name: the owner's name; for a device's key, the name by which requests ask for the device.
     role: what the key may do.
+    team: name of the team that it belongs to.
     """
 
     name: str = Field(min_length=1, max_length=128)
     role: Role = Field(Role.USER, strict=False)
+    team: str = ""
 
 
 class KeyChange(TermsForm):
-    """Changes of a key; what is left out stays."""
+    """Changes of a key; what is left out stays, and an empty team is none."""
 
     name: str | None = Field(None, min_length=1, max_length=128)
     role: Role | None = Field(None, strict=False)
+    team: str | None = None
 
 
 class Rotation(StrictForm):
@@ -86,23 +105,28 @@ class Rotation(StrictForm):
     grace_s: float = Field(0.0, ge=0, le=YEAR_S)
 
 
-class TermsView(BaseModel):
-    """Terms of an account; null means no limit."""
+class QuotaView(BaseModel):
+    """Limits; null means no limit."""
 
-    budget: float
-    exchange_rate: float
     requests_per_minute: int | None
     tokens_per_minute: int | None
     concurrent: int | None
-    modes: list[str] | None
-    devices: list[str] | None
-    expires_s: float | None
     usd: float | None
     per: Period
 
     @classmethod
-    def of(cls, terms: Terms) -> TermsView:
-        return cls(**{name: getattr(terms, name) for name in cls.model_fields})
+    def of(cls, quota: Quota) -> Self:
+        return cls(**{name: getattr(quota, name) for name in cls.model_fields})
+
+
+class TermsView(QuotaView):
+    """Terms of an account; null means no limit."""
+
+    budget: float
+    exchange_rate: float
+    modes: list[str] | None
+    devices: list[str] | None
+    expires_s: float | None
 
 
 class KeyView(BaseModel):
@@ -111,6 +135,7 @@ class KeyView(BaseModel):
     hint: last characters of its secret.
     made_s: time at which it was made, seconds since the epoch.
     terms: terms of its account.
+    team: name of its team; null without one.
     secret: its secret; null except in the reply that makes or rotates it.
     """
 
@@ -122,6 +147,7 @@ class KeyView(BaseModel):
     hint: str
     made_s: float
     terms: TermsView
+    team: str | None = None
     secret: str | None = None
 
     @classmethod
@@ -133,6 +159,7 @@ class KeyView(BaseModel):
             hint=key.hint,
             made_s=key.made_s,
             terms=TermsView.of(key.terms),
+            team=key.team or None,
             secret=secret,
         )
 
@@ -155,13 +182,13 @@ def add_keys(api: FastAPI, backend: ServingBackend, admin: AdminBackend) -> None
         """Make a key; only this reply shows its secret."""
         await operator(request, backend)
         form = await body_of(request, KeyForm, backend.api)
-        return KeyView.of(*await admin.make_key(form.name, form.role, form.changes()))
+        return KeyView.of(*await admin.make_key(form.name, form.role, form.changes(), form.team))
 
     @api.patch("/v1/keys/{id}", openapi_extra=described(KeyChange))
     async def change(request: Request, id: str) -> KeyView:
         await operator(request, backend)
         form = await body_of(request, KeyChange, backend.api)
-        return KeyView.of(await admin.change_key(id, form.name, form.role, form.changes()))
+        return KeyView.of(await admin.change_key(id, form.name, form.role, form.changes(), form.team))
 
     @api.post("/v1/keys/{id}/rotate", openapi_extra=described(Rotation))
     async def rotate(request: Request, id: str) -> KeyView:

@@ -1,4 +1,4 @@
-"""Usage over HTTP: what requests have cost, by account, day, mode, model and device; as JSON or CSV."""
+"""Usage over HTTP: what requests have cost, by account, day, mode, model, device and team; as JSON or CSV."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tandem.deployments.access.keys import Role
 from tandem.deployments.access.usage import Group, Usage, UsageQuery
 from tandem.deployments.docstrings import describe
 
-Groups = Annotated[list[Group], Query(max_length=5)]
+Groups = Annotated[list[Group], Query(max_length=6)]
 
 
 class UsageRow(BillView):
@@ -28,6 +28,7 @@ class UsageRow(BillView):
     from before they were kept.
 
     day: of the requests' end, UTC.
+    team: that the account's key belonged to; "" for none.
     """
 
     model_config = ConfigDict(json_schema_extra=describe)
@@ -37,6 +38,7 @@ class UsageRow(BillView):
     mode: str | None = None
     model: str | None = None
     device: str | None = None
+    team: str | None = None
 
 
 class UsageList(BaseModel):

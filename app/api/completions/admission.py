@@ -37,9 +37,8 @@ from tandem.app.api.tools.answer_reader import (
 )
 from tandem.app.api.tools.spelling import MarkedSpelling
 from tandem.app.api.tools.use import ToolUse, tool_use
-from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller
-from tandem.deployments.admission.controller import Entry, Room
+from tandem.deployments.admission.entry import Entry, Room
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import options_of
@@ -83,6 +82,7 @@ class Admitted:
             self.jobs[0].priority,
             tuple(Room(job.id, len(job.prompt), job.sampling.max_tokens) for job in self.jobs),
             self.caller.spent,
+            self.caller.team,
         )
 
 
@@ -102,7 +102,7 @@ async def admit(
     grammar = await _grammar(request, use)
     jobs, choices = [], []
     prompts = await _prompts(request, use, tokenizer, backend.api.sessions)
-    most = _most_tokens(caller.terms, prompts, request.answers)
+    most = _most_tokens(caller, prompts, request.answers)
     for text, prompt in prompts:
         question = _question(request, text, prompt)
         wanted, room = request.wanted_tokens(), card.context - len(prompt)
@@ -156,11 +156,11 @@ async def admit(
     )
 
 
-def _most_tokens(terms: Terms, prompts: Sequence[tuple[str, Sequence[int]]], answers: int) -> int:
+def _most_tokens(caller: Caller, prompts: Sequence[tuple[str, Sequence[int]]], answers: int) -> int:
     """Return the tokens that each answer can have in a minute's limit, at least 1, where the client says no number."""
-    if terms.tokens_per_minute is None:
+    if (limit := caller.tokens_per_minute) is None:
         return sys.maxsize
-    rest = terms.tokens_per_minute - sum(len(prompt) for _, prompt in prompts)
+    rest = limit - sum(len(prompt) for _, prompt in prompts)
     return max(1, rest // (len(prompts) * answers))
 
 

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.accounts import Statement
 from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery
-from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta, Job
@@ -141,8 +142,8 @@ class AdminBackend(Protocol):
         """Return all keys, the oldest first."""
         ...
 
-    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        """Make a key; return it and its secret. Raises KeyRefused."""
+    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any], team: str) -> tuple[Key, str]:
+        """Make a key; return it and its secret. Raises KeyRefused. team: "" for none."""
         ...
 
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
@@ -150,11 +151,27 @@ class AdminBackend(Protocol):
         ...
 
     async def change_key(
-        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any], team: str | None
     ) -> Key:
         """Change what is not None. Raises KeyRefused."""
         ...
 
     async def revoke_key(self, id: str) -> Key:
         """Revoke a key and return it. Raises KeyRefused."""
+        ...
+
+    async def teams(self) -> list[TeamStatement]:
+        """Return all teams, by name."""
+        ...
+
+    async def make_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        """Make a team of keys. Raises KeyRefused."""
+        ...
+
+    async def change_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        """Change a team's limits; 0 lifts one. Raises KeyRefused."""
+        ...
+
+    async def remove_team(self, name: str) -> None:
+        """Remove a team without keys. Raises KeyRefused."""
         ...

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ValidationError
 from tandem.app.api.http.fields import refusal
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey
 from tandem.deployments.access.store import LedgerError
-from tandem.deployments.admission.controller import QuotaExceeded
+from tandem.deployments.access.teams import NoSuchTeam
+from tandem.deployments.admission.entry import QuotaExceeded
 from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import EngineError, ServiceRefused
 
@@ -129,6 +130,8 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(503, str(error), "service_unavailable", "not_ready", retry_after_s=RETRY_AFTER_S)
         case NoSuchKey():
             return ApiError(404, str(error), code="key_not_found")
+        case NoSuchTeam():
+            return ApiError(404, str(error), code="team_not_found")
         case LedgerError():
             log.error("%s", error)
             return ApiError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.deployments.admission.controller import Allowance, Passage
+from tandem.deployments.admission.entry import Allowance, Passage
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from tandem.app.cli.keys.secret import STDOUT, place_for
-from tandem.app.cli.keys.terms import takes_terms, told
+from tandem.app.cli.keys.terms import OPTIONS, InTeam, takes_terms, told
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import ClientError, HttpClient
@@ -64,11 +64,12 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
 
 
 @cli.command()
-@takes_terms("devices")
+@takes_terms(*(name for name in OPTIONS if name != "devices"))
 def make(
     name: Annotated[str, typer.Argument(callback=_checked, help="Name of the device in requests.")],
     file: File = None,
     url: Url = None,
+    team: InTeam = None,
     *,
     terms: dict[str, Any],
 ) -> None:
@@ -76,7 +77,7 @@ def make(
     file = file or Path(f"{name}.key")
     with failures(), HttpClient(server(url)) as client:
         with place_for(file) as put:
-            key = client.post("/v1/keys", {"name": name, "role": str(Role.DEVICE), **terms})
+            key = client.post("/v1/keys", {"name": name, "role": str(Role.DEVICE), "team": team, **terms})
             try:
                 put(key["secret"])
             except BaseException:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from tandem.app.cli.keys import device_keys
-from tandem.app.cli.keys.terms import takes_terms, told
+from tandem.app.cli.keys.terms import OPTIONS, InTeam, takes_terms, told
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import HttpClient
@@ -44,39 +44,43 @@ def list_(url: Url = None, as_json: AsJson = False) -> None:
         if not found:
             console.print("There is no key: this machine alone is answered.")
             return
-        show_table(console, ("id", "name", "role", "secret", "made", "terms"), map(_row, found))
+        show_table(console, ("id", "name", "role", "team", "secret", "made", "terms"), map(_row, found))
         if all(key["role"] == Role.DEVICE for key in found):
             console.print("No key opens the API: this machine alone is answered.")
 
 
 @cli.command()
-@takes_terms()
+@takes_terms(*OPTIONS)
 def make(
     name: Annotated[str, typer.Argument(help="Name of the key.")],
     url: Url = None,
     role: Annotated[People, typer.Option(help="Role of the key.")] = "user",
+    team: InTeam = None,
     as_json: AsJson = False,
     *,
     terms: dict[str, Any],
 ) -> None:
     """Make a key, and show its secret, this once."""
     with failures(), HttpClient(server(url)) as client:
-        _show(client.post("/v1/keys", {"name": name, "role": role, **terms}), as_json)
+        _show(client.post("/v1/keys", {"name": name, "role": role, "team": team, **terms}), as_json)
 
 
 @cli.command()
-@takes_terms()
+@takes_terms(*OPTIONS)
 def change(
     id: Id,
     url: Url = None,
     name: Annotated[str | None, typer.Option(help="Name of the key.")] = None,
     role: Annotated[People | None, typer.Option(help="Role of the key.")] = None,
+    team: Annotated[
+        str | None, typer.Option(help='Its team from now on, see `tandem teams`; "" for none.')
+    ] = None,
     as_json: AsJson = False,
     *,
     terms: dict[str, Any],
 ) -> None:
     """Change a key's name, role or limits; omitted options stay as they are."""
-    form = {"name": name, "role": role, **terms}
+    form = {"name": name, "role": role, "team": team, **terms}
     with failures(), HttpClient(server(url)) as client:
         _show(client.patch(f"/v1/keys/{id}", form), as_json)
 
@@ -103,7 +107,15 @@ def revoke(id: Id, url: Url = None) -> None:
 
 def _row(key: dict[str, Any]) -> tuple[str, ...]:
     made = time.strftime("%Y-%m-%d", time.localtime(key["made_s"]))
-    return key["id"], key["name"], key["role"], f"…{key['hint']}", made, told(key["terms"])
+    return (
+        key["id"],
+        key["name"],
+        key["role"],
+        key.get("team") or "",
+        f"…{key['hint']}",
+        made,
+        told(key["terms"]),
+    )
 
 
 def _show(key: dict[str, Any], as_json: bool) -> None:

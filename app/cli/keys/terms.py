@@ -13,6 +13,9 @@ import typer
 from tandem.deployments.access.usage import Period
 from tandem.deployments.modes import MODES
 
+InTeam = Annotated[
+    str | None, typer.Option("--team", help="Its team, whose limits hold, too; see `tandem teams`.")
+]
 DAY_S = 24 * 3600.0
 
 OPTIONS: dict[str, Any] = {
@@ -41,10 +44,12 @@ OPTIONS: dict[str, Any] = {
     "days": Annotated[float | None, typer.Option(min=0, help="Days until it expires; 0: never.")],
 }
 """Options that set a key's limits."""
+QUOTA = ("requests", "tokens", "concurrent", "usd", "per")
+"""The options that set a team's limits."""
 
 
-def takes_terms(*but: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command all OPTIONS but these; it gets them as `terms`, in the API's form."""
+def takes_terms(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these of the OPTIONS; it gets them as `terms`, in the API's form."""
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -52,7 +57,7 @@ def takes_terms(*but: str) -> Callable[[Callable[..., None]], Callable[..., None
         options = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
             for name, option in OPTIONS.items()
-            if name not in but
+            if name in names
         ]
 
         @wraps(command)

@@ -23,8 +23,10 @@ from tandem.deployments.access.accounts import Accounts, Statement
 from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, Role
+from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery
-from tandem.deployments.admission.controller import Entry, Gate, Passage
+from tandem.deployments.admission.controller import Gate
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.config.settings import GateSettings, LedgerSettings, RouterSettings
 from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
@@ -168,19 +170,33 @@ class NullBackend:
     async def keys(self) -> list[Key]:
         return self.treasury.keys()
 
-    async def make_key(self, name: str, role: Role, changes: Mapping[str, Any]) -> tuple[Key, str]:
-        return await self.treasury.make(name, role, changes)
+    async def make_key(
+        self, name: str, role: Role, changes: Mapping[str, Any], team: str = ""
+    ) -> tuple[Key, str]:
+        return await self.treasury.make(name, role, changes, team)
 
     async def rotate_key(self, id: str, grace_s: float) -> tuple[Key, str]:
         return await self.treasury.rotate(id, grace_s)
 
     async def change_key(
-        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any]
+        self, id: str, name: str | None, role: Role | None, changes: Mapping[str, Any], team: str | None
     ) -> Key:
-        return await self.treasury.change(id, name, role, changes)
+        return await self.treasury.change(id, name, role, changes, team)
 
     async def revoke_key(self, id: str) -> Key:
         return await self.treasury.revoke(id)
+
+    async def teams(self) -> list[TeamStatement]:
+        return self.treasury.teams()
+
+    async def make_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        return await self.treasury.make_team(name, changes)
+
+    async def change_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:
+        return await self.treasury.change_team(name, changes)
+
+    async def remove_team(self, name: str) -> None:
+        await self.treasury.remove_team(name)
 
     async def devices(self) -> list[dict[str, object]]:
         return [

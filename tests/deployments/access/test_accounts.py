@@ -54,11 +54,3 @@ def test_dollars_of_a_period(per: Period, since: str, usd: float) -> None:
     ):
         account.charge(Charge("a", "", Bill(1, server_usd_in=spent / 2, server_usd_out=spent / 2), day=day))
     assert account.spent(NOW_S) == account.statement(NOW_S).usd == Spent(since, usd)
-
-
-def test_old_days_are_forgotten() -> None:
-    account = Account(Terms(0.5, 0.0))
-    for number in range(100):
-        account.spend(f"day {number:03}", 1.0)
-    assert len(account.days) == 40
-    assert min(account.days) == "day 060"

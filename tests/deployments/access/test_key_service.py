@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Terms
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import KeyService, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
+from tandem.deployments.access.quota import Quota, Team, TeamLimits
 from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
+from tandem.deployments.access.teams import NoSuchTeam, TeamStatement
 from tandem.deployments.access.usage import Spent, UsageQuery
 from tandem.deployments.config.settings import LedgerSettings
 from tandem.deployments.request.bill import Bill, Charge
@@ -330,4 +333,48 @@ async def test_dollars_of_a_period_are_known_after_a_restart(tmp_path: Path) -> 
     lifted = second.caller(digest(secret))
     assert lifted is not None
     assert lifted.spent is None
+    await second.close()
+
+
+async def test_a_teams_keys_share_its_dollars(path: Path) -> None:
+    now_s = 1_795_600_000.0  # 2026-11-25
+    settings = LedgerSettings(path=path)
+    first = KeyService(settings, Accounts(), lambda: now_s)
+    await first.open()
+    await first.make("operator", Role.OPERATOR, {})
+    with pytest.raises(NoSuchTeam):
+        await first.make("app", Role.USER, {}, "red")
+    await first.make_team("red", {"usd": 5.0, "per": "day", "concurrent": 3})
+    with pytest.raises(KeyRefused, match="already"):
+        await first.make_team("red", {})
+    with pytest.raises(KeyRefused, match="cannot name a team"):
+        await first.make_team("../red", {})
+    one, secret = await first.make("app", Role.USER, {"usd": 9.0}, "red")
+    other, _ = await first.make("phone", Role.DEVICE, {}, "red")
+    for number, key in enumerate((one, other), 1):
+        bill = Bill(1, server_usd_out=float(number))
+        first.charge(BillBatch("api", number, [Charge(key.id, "", bill, "cloud", "m", "2026-11-25")]))
+    team = Team("red", Quota(usd=5.0, per="day", concurrent=3))
+    known = first.caller(digest(secret))
+    assert known is not None
+    assert known.team == TeamLimits(team, Spent("2026-11-25", 3.0))
+    assert known.spent == Spent("2026-11-01", 1.0)
+    with pytest.raises(KeyRefused, match=f"{one.id}, {other.id}; revoke them"):
+        await first.remove_team("red")
+    await first.revoke(other.id)
+    await first.close()
+
+    second = KeyService(settings, Accounts(), lambda: now_s)
+    await second.open()
+    assert second.caller(digest(secret)) == known, "a revoked key's dollars stay spent"
+    assert second.teams() == [TeamStatement(team, (one.id,), Spent("2026-11-25", 3.0))]
+    changed = await second.change_team("red", {"usd": 0.0})
+    assert changed.team.quota == replace(team.quota, usd=None)
+    left = await second.change(one.id, None, None, {}, "")
+    assert (left.team, left.terms.usd) == ("", 9.0)
+    await second.remove_team("red")
+    with pytest.raises(NoSuchTeam):
+        await second.change(one.id, None, None, {}, "red")
+    again = await second.make_team("red", {"usd": 5.0, "per": "day"})
+    assert again.usd == Spent("2026-11-25", 3.0)
     await second.close()

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
+from tandem.deployments.access.quota import Quota, Team
 from tandem.deployments.access.store import VERSION, BillBatch, Ledger, LedgerError
 from tandem.deployments.access.usage import Group, UsageQuery
 from tandem.deployments.request.bill import Bill, Charge
@@ -80,7 +82,7 @@ def test_a_ledger_of_the_first_version_keeps_its_usage(tmp_path: Path) -> None:
     for _ in range(2):  # the second time it is of this version already
         ledger = Ledger(path)
         assert {(charge.device, charge.bill.requests) for charge in ledger.bills()} == {("phone", 1), ("", 2)}
-        assert ledger.spent("") == [], "no day is known"
+        assert ledger.spent("account", "") == [], "no day is known"
         assert [(each.place, each.bill.requests) for each in ledger.usage(UsageQuery())] == [
             (("key-1", "", ""), 3)
         ]
@@ -116,13 +118,15 @@ def test_usage_is_the_sum_of_its_bills(
     expected: dict[tuple[str, ...], Bill] = {}
     for charge in charges:
         if charge.day == "2026-11-25" and account in (None, charge.account):
-            expected.setdefault(tuple(getattr(charge, group) for group in by), Bill()).add(charge.bill)
+            expected.setdefault(
+                tuple("" if group == "team" else getattr(charge, group) for group in by), Bill()
+            ).add(charge.bill)
     found = ledger.usage(query)
     assert [each.place for each in found] == sorted(expected)
     for place, bill in found:
         assert (bill.requests, bill.used) == (expected[place].requests, expected[place].used)
         assert bill.server_usd == pytest.approx(expected[place].server_usd)
-    spent = {(who, day): usd for who, day, usd in ledger.spent("2026-11-25")}
+    spent = {(who, day): usd for who, day, usd in ledger.spent("account", "2026-11-25")}
     assert {day for _, day in spent} <= {"2026-11-25", "2026-12-01"}
     assert sum(spent.values()) == pytest.approx(
         sum(charge.bill.server_usd for charge in charges if charge.day >= "2026-11-25")
@@ -178,6 +182,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tandem.deployments.request.bill import Bill, Charge
+from tandem.deployments.access.quota import Quota, Team
 from tandem.deployments.access.store import BillBatch, Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(1, 101):
@@ -216,3 +221,89 @@ def test_a_place_that_cannot_be_written_is_named(folder: str) -> None:
     with pytest.raises(LedgerError, match=rf"{folder}/ledger\.sqlite"):
         Ledger(Path(folder, "ledger.sqlite"))
     assert not Path("/nowhere").exists()
+
+
+SECOND = BEFORE.replace(
+    "PRAGMA user_version = 1;",
+    """
+DROP TABLE bills;
+CREATE TABLE usage (
+    account TEXT, day TEXT, mode TEXT, model TEXT, device TEXT, requests INTEGER,
+    server_in INTEGER, server_out INTEGER, device_in INTEGER, device_out INTEGER,
+    server_usd_in REAL, server_usd_out REAL, joules REAL, device_usd REAL,
+    PRIMARY KEY (account, day, mode, model, device)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE batches (sender TEXT PRIMARY KEY, last INTEGER) STRICT;
+INSERT INTO usage VALUES ('key-1', '2026-11-25', 'cloud', 'm', '', 3, 1, 2, 3, 4, 0.5, 0.25, 6.0, 0.125);
+INSERT INTO batches VALUES ('api', 7);
+PRAGMA user_version = 2;
+""",
+)
+"""Schema from before keys had teams."""
+
+
+def test_a_ledger_of_the_second_version_keeps_its_usage(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as file:
+        file.executescript(SECOND % msgspec.msgpack.encode(TERMS).hex())
+    file.close()
+    for _ in range(2):
+        ledger = Ledger(path)
+        assert ledger.keys() == [KEY]
+        assert ledger.teams() == []
+        assert ledger.spent("account", "2026-11-25") == [("key-1", "2026-11-25", 0.75)]
+        assert [each.place for each in ledger.usage(UsageQuery(by=("account", "team")))] == [("key-1", "")]
+        again = BillBatch("api", 7, [Charge("key-1", "", Bill(requests=1))])
+        assert ledger.charge([again]) == 0, "it was booked before"
+        ledger.close()
+
+
+def test_an_upgrade_that_fails_leaves_the_ledger_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as file:
+        file.executescript(SECOND % "00" + "CREATE TABLE members (something TEXT);")
+    file.close()
+    with pytest.raises(LedgerError, match="members"):
+        Ledger(path)
+    with sqlite3.connect(path) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (2,)
+        assert file.execute("SELECT requests FROM usage").fetchall() == [(3,)]
+        assert (
+            file.execute("SELECT name FROM sqlite_master WHERE name IN ('teams', 'before')").fetchall() == []
+        )
+    file.close()
+
+
+def test_usage_is_of_the_team_that_the_key_was_in(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    ledger = Ledger(path)
+    teams = [Team("blue", Quota()), Team("red", Quota(usd=5.0, per="week"))]
+    for team in teams:
+        ledger.keep_team(team)
+
+    def book(number: int) -> None:
+        bill = Bill(number, server_usd_in=float(number))
+        ledger.charge([BillBatch("api", number, [Charge("key-1", "", bill, "cloud", "m", "2026-11-25")])])
+
+    ledger.keep_key(KEY)
+    book(1)
+    for number, team in ((2, "red"), (4, "blue")):
+        ledger.keep_key(replace(KEY, team=team))
+        (key,) = ledger.keys()
+        assert key.team == team
+        book(number)
+    ledger.drop_key("key-1")
+    book(8)  # an answer that was under way
+    ledger.close()
+    again = Ledger(path)
+    assert again.teams() == teams
+    by_team = again.usage(UsageQuery(by=("team",)))
+    assert [(*each.place, each.bill.requests) for each in by_team] == [("", 1), ("blue", 12), ("red", 2)]
+    assert again.spent("team", "2026-11-01") == [
+        ("", "2026-11-25", 1.0),
+        ("blue", "2026-11-25", 12.0),
+        ("red", "2026-11-25", 2.0),
+    ]
+    again.drop_team("red")
+    assert again.teams() == teams[:1]
+    again.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.deployments.access.usage import NoGroup, UsageQuery, day_of, first_day
+from tandem.deployments.access.usage import DailySpending, NoGroup, UsageQuery, day_of, first_day
 
 NOW_S = 1_795_600_000.0  # 2026-11-25, a Wednesday
 
@@ -21,3 +21,10 @@ def test_periods_begin_by_the_calendar() -> None:
 def test_usage_is_kept_apart_by_something() -> None:
     with pytest.raises(NoGroup, match="at least one of account"):
         UsageQuery(by=())
+
+
+def test_old_days_are_forgotten() -> None:
+    spending = DailySpending()
+    for number in range(100):
+        spending.add(f"day {number:03}", 1.0)
+    assert list(spending._days) == [f"day {number:03}" for number in range(60, 100)]

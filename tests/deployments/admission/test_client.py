@@ -9,7 +9,8 @@ import pytest
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.admission.client import CLOSING_S, SIGN_S, Entrance
-from tandem.deployments.admission.controller import LEAVING_S, Entry, Gate, LimitReached, Passage
+from tandem.deployments.admission.controller import LEAVING_S, Gate
+from tandem.deployments.admission.entry import Entry, LimitReached, Passage
 from tandem.deployments.config.settings import GateSettings
 from tandem.deployments.outbox import DELAY_S
 from tandem.deployments.request.assignment import RoutingRequest

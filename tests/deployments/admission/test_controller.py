@@ -12,16 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.quota import Quota, Team, TeamLimits
 from tandem.deployments.access.usage import Spent
-from tandem.deployments.admission.controller import (
-    SETTLED_S,
-    SILENT_S,
-    Entry,
-    Gate,
-    LimitReached,
-    QuotaExceeded,
-    Room,
-)
+from tandem.deployments.admission.controller import SILENT_S, Gate
+from tandem.deployments.admission.entry import Entry, LimitReached, QuotaExceeded, Room
+from tandem.deployments.admission.limits import SETTLED_S
 from tandem.deployments.config.settings import GateSettings
 from tandem.policies.cost import PerToken
 from tests.virtual import in_virtual_time, now_s
@@ -90,7 +85,7 @@ async def test_tokens_a_minute_count_what_was_given(clock: Clock) -> None:
     assert passage.requests is None
     assert passage.tokens is not None
     assert passage.tokens.remaining == 40
-    there.used("a", 100)
+    there.quotas.used("a", 100)
     with pytest.raises(LimitReached, match="60 tokens") as refused:
         await there.enter("api", entry(2, prompt_tokens=1, terms=terms))
     assert refused.value.retry_after_s == pytest.approx(61)
@@ -301,12 +296,12 @@ def test_tokens_a_minute_are_kept_to_with_fifty_at_once(answers: list[tuple[int,
                 taken += 10 + int(output * part)
         assert taken <= limit
         for number, given_out in let_in:
-            there.used("a", given_out, number)
+            there.quotas.used("a", given_out, number)
             there.leave("api", number)
-        bucket = there._limits["a"].tokens
+        bucket = there.quotas._limits["a"].tokens
         assert bucket is not None
         assert bucket.left(0.0) == limit - taken, "what was not taken comes back"
-        assert not there._reserved
+        assert not there.quotas._reserved
 
     asyncio.run(run())
 
@@ -325,12 +320,12 @@ def test_dollars_are_kept_to_with_fifty_at_once(answers: list[tuple[int, float]]
                 await there.enter("api", paid(number, output, usd=limit))
                 let_in.append((number, most(output) * part))
         for number, usd in let_in:
-            there.used("a", 0, number, usd)
+            there.quotas.used("a", 0, number, usd)
             there.leave("api", number)
             spent += usd
         assert spent <= limit * (1 + 1e-6)
         if let_in:
-            spending = there._limits["a"].spending
+            spending = there.quotas._limits["a"].spending
             assert spending is not None
             assert spending.reserved == pytest.approx(0.0, abs=1e-9)
 
@@ -343,7 +338,7 @@ async def test_dollars_that_are_spent_are_another_refusal_than_reserved_ones(clo
     with pytest.raises(LimitReached, match="reserved") as waits:
         await there.enter("api", paid(2, 40, usd=0.5))
     assert waits.value.retry_after_s == 1.0
-    there.used("a", 40, 1, 0.45)
+    there.quotas.used("a", 40, 1, 0.45)
     with pytest.raises(QuotaExceeded, match=r"0.5 dollars a month: 0.050000 are left since 2026-11-01.*0.45"):
         await there.enter("api", paid(3, 40, usd=0.5))
     await there.enter("api", paid(4, 2, usd=0.5))
@@ -370,7 +365,7 @@ async def test_an_answer_that_never_began_gives_its_reservation_back(clock: Cloc
         await there.enter("api", paid(2, 40, usd=0.5))
     clock.now_s = SETTLED_S
     await there.enter("api", paid(3, 40, usd=0.5))
-    assert set(there._reserved) == {3}
+    assert set(there.quotas._reserved) == {3}
 
 
 async def test_a_request_that_is_told_of_again_is_reserved_once(clock: Clock) -> None:
@@ -379,7 +374,7 @@ async def test_a_request_that_is_told_of_again_is_reserved_once(clock: Clock) ->
     there.leave("api", 1)
     clock.now_s = 0.5 * SETTLED_S
     there.under_way("api", {1: told})  # on its way when the request left, or that was never said
-    spending, tokens = there._limits["a"].spending, there._limits["a"].tokens
+    spending, tokens = there.quotas._limits["a"].spending, there.quotas._limits["a"].tokens
     assert spending is not None
     assert tokens is not None
     assert spending.reserved == pytest.approx(most(40))
@@ -390,7 +385,7 @@ async def test_a_request_that_is_told_of_again_is_reserved_once(clock: Clock) ->
     there.leave("api", 1)
     clock.now_s = 2 * SETTLED_S
     await there.enter("api", paid(3, 40, usd=0.5))
-    assert set(there._reserved) == {3}
+    assert set(there.quotas._reserved) == {3}
 
 
 async def test_tokens_that_were_not_taken_are_not_given_back(clock: Clock) -> None:
@@ -398,8 +393,8 @@ async def test_tokens_that_were_not_taken_are_not_given_back(clock: Clock) -> No
     there = charging(clock)
     await there.enter("api", paid(1, 50, tokens_per_minute=None))
     await there.enter("api", paid(2, 40, tokens_per_minute=100))
-    there.used("a", 0, 1, 0.1)
-    tokens = there._limits["a"].tokens
+    there.quotas.used("a", 0, 1, 0.1)
+    tokens = there.quotas._limits["a"].tokens
     assert tokens is not None
     assert tokens.left(clock.now_s) == 50
 
@@ -408,7 +403,93 @@ async def test_a_limit_that_changes_meanwhile_gets_its_tokens_back(clock: Clock)
     there = charging(clock)
     await there.enter("api", paid(1, 40, usd=None, tokens_per_minute=100))
     await there.enter("api", paid(2, 10, usd=None, tokens_per_minute=200))
-    there.used("a", 30, 1)
-    tokens = there._limits["a"].tokens
+    there.quotas.used("a", 30, 1)
+    tokens = there.quotas._limits["a"].tokens
     assert tokens is not None
     assert tokens.left(clock.now_s) == 200 - (10 + 30) - (10 + 10)
+
+
+def of_team(number: int, account: str, output: int, quota: Quota, **terms: Any) -> Entry:
+    """Return an entry as `paid`, of an account without a limit of dollars of its own, whose team has a quota."""
+    made = replace(paid(number, output, usd=None, **terms), account=account)
+    spent = None if quota.usd is None else Spent(SINCE, 0.0)
+    return replace(made, team=TeamLimits(Team("red", quota), spent))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 60), st.floats(0, 1)), min_size=50, max_size=50),
+    st.floats(0.1, 10),
+)
+def test_a_teams_dollars_are_kept_to_with_fifty_at_once_over_two_keys(
+    answers: list[tuple[str, int, float]], limit: float
+) -> None:
+    async def run() -> None:
+        there, spent, let_in = charging(Clock()), 0.0, []
+        for number, (account, output, part) in enumerate(answers):
+            with suppress(LimitReached, QuotaExceeded):
+                await there.enter("api", of_team(number, account, output, Quota(usd=limit)))
+                let_in.append((number, account, most(output) * part))
+        for number, account, usd in let_in:
+            there.quotas.used(account, 0, number, usd)
+            there.leave("api", number)
+            spent += usd
+        assert spent <= limit * (1 + 1e-6)
+        for number, (account, output, _) in enumerate(answers, 50):  # what they did not take is free again
+            with suppress(LimitReached, QuotaExceeded):
+                await there.enter("api", of_team(number, account, output, Quota(usd=limit)))
+                spent += most(output)
+        assert spent <= limit * (1 + 1e-6)
+
+    asyncio.run(run())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 60)), min_size=50, max_size=50),
+    st.integers(20, 200),
+    st.integers(1, 40),
+)
+def test_a_teams_minute_is_kept_to_with_fifty_at_once_over_two_keys(
+    answers: list[tuple[str, int]], tokens: int, requests: int
+) -> None:
+    async def run() -> None:
+        there, taken, entered = charging(Clock()), 0, 0
+        quota = Quota(tokens_per_minute=tokens, requests_per_minute=requests)
+        for number, (account, output) in enumerate(answers):
+            with suppress(LimitReached):
+                passage = await there.enter("api", of_team(number, account, output, quota))
+                taken, entered = taken + 10 + output, entered + 1
+                assert passage.requests is not None
+                assert passage.requests.remaining == requests - entered
+        assert taken <= tokens
+        assert entered <= requests
+
+    asyncio.run(run())
+
+
+@in_virtual_time
+async def test_a_teams_answers_at_once() -> None:
+    there, quota = charging(Clock()), Quota(concurrent=2)
+    await there.enter("api", of_team(1, "a", 1, quota))
+    await there.enter("api", of_team(2, "b", 1, quota, concurrent=5))
+    with pytest.raises(LimitReached, match="at most 2 answers at once for the team 'red'"):
+        await there.enter("api", of_team(3, "b", 1, quota))
+    await there.enter("api", entry(4, "c"))
+    waiting = asyncio.create_task(there.enter("api", of_team(5, "b", 1, quota)))
+    await asyncio.sleep(0.1)
+    there.leave("api", 1)
+    await waiting
+    for number in (2, 4, 5):
+        there.leave("api", number)
+    assert not there._at_once
+
+
+async def test_a_keys_own_limit_holds_beside_its_teams(clock: Clock) -> None:
+    there = charging(clock)
+    quota = Quota(requests_per_minute=100, usd=100.0)
+    await there.enter("api", of_team(1, "a", 1, quota, requests_per_minute=1))
+    with pytest.raises(LimitReached, match="at most 1 requests a minute$"):
+        await there.enter("api", of_team(2, "a", 1, quota, requests_per_minute=1))
+    with pytest.raises(QuotaExceeded, match="at most 0.1 dollars a month for the team 'red'"):
+        await there.enter("api", of_team(3, "b", 100, Quota(usd=0.1)))
+    refused = there.quotas._limits["b"].requests
+    assert refused is None, "a refusal takes nothing"

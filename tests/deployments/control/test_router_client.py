@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tandem.deployments.access.accounts import Terms
-from tandem.deployments.admission.controller import Entry, Passage
+from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.config.settings import GateSettings, LimitSettings
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.request.assignment import Assignment, RoutingRequest

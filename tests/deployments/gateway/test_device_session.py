@@ -20,7 +20,7 @@ from tandem.deployments.access.accounts import Statement, Terms
 from tandem.deployments.access.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role, digest
 from tandem.deployments.admission.client import Entrance
-from tandem.deployments.admission.controller import Entry, LimitReached, Passage
+from tandem.deployments.admission.entry import Entry, LimitReached, Passage
 from tandem.deployments.gateway.device_session import (
     PATIENCE,
     SESSIONS,

@@ -1,0 +1,109 @@
+"""A request as the admission controller sees it: what it wants, whose limits hold, and what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.quota import Quota, TeamLimits
+from tandem.deployments.access.usage import Spent
+from tandem.engine.base import EngineError
+
+
+class LimitReached(EngineError):
+    """The account has had what its terms allow for now. retry_after_s: when there is more."""
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message, retry_after_s)
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class QuotaExceeded(EngineError):
+    """The account's dollars for the period do not suffice for the request."""
+
+    code = "insufficient_quota"
+
+
+class Room(NamedTuple):
+    """Most tokens of an answer.
+
+    job: id of the answer's job, which its report has.
+    prompt, output: tokens to be taken in, and the most to be given out.
+    """
+
+    job: int
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request that wants to begin.
+
+    sessions: answers to it.
+    prompt_tokens: of all of them.
+    terms: of its account.
+    model: that answers, whose verifiers it takes places of; "": the first one.
+    priority: among the account's requests that wait, the lowest first.
+    rooms: of its answers, for which tokens and dollars are reserved; () where they are not known.
+    spent: the account's dollars in the period of its terms; None if these have no limit of dollars.
+    team: limits of the account's team, which hold for all its keys together; None without one.
+    """
+
+    request: int
+    account: str
+    sessions: int
+    prompt_tokens: int
+    terms: Terms
+    model: str = ""
+    priority: int = 0
+    rooms: tuple[Room, ...] = ()
+    spent: Spent | None = None
+    team: TeamLimits | None = None
+
+    @property
+    def bound(self) -> tuple[Bound, ...]:
+        """The account and its team, whose limits hold."""
+        own = Bound(self.account, "", self.terms, self.spent)
+        if self.team is None:
+            return (own,)
+        team, spent = self.team
+        return own, Bound(f"team {team.name}", f" for the team {team.name!r}", team.quota, spent)
+
+
+class Bound(NamedTuple):
+    """An account, or a team, whose limits hold for a request.
+
+    name: it among others; told: it in a message.
+    """
+
+    name: str
+    told: str
+    quota: Quota
+    spent: Spent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Rest of a limit per minute. reset_s: seconds until all of it is available again."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Permission to begin.
+
+    requests, tokens: rest of the account's limits; None without a limit.
+    """
+
+    requests: Allowance | None = None
+    tokens: Allowance | None = None
