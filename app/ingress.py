@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
+from opentelemetry.trace import Tracer
 from pydantic import Field
 from ray import serve
 from ray.serve.handle import DeploymentHandle
@@ -39,6 +40,7 @@ from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import pool_name
+from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("ray.serve")
@@ -80,6 +82,7 @@ class Ingress:
             for name, each in (await asyncio.to_thread(vocabularies, settings)).items()
         }
         self._entrance = Entrance(self._router, self._closing)
+        self._exporter = Exporter.of_environment("ingress")
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Serve's `user_config`, as IngressLive."""
@@ -102,6 +105,10 @@ class Ingress:
     @property
     def behind_proxy(self) -> bool:
         return os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+
+    @property
+    def tracer(self) -> Tracer | None:
+        return None if self._exporter is None else self._exporter.tracer
 
     @property
     def responses(self) -> ResponseStore:
@@ -196,6 +203,8 @@ class Ingress:
         self._entrance.close()
         await self._access.close()
         await self._peers.close()
+        if self._exporter is not None:
+            await self._exporter.close()
 
 
 def _shown(device: DeviceRecord) -> dict[str, Any]:

@@ -478,6 +478,10 @@ class Operation(msgspec.Struct, Generic[R]):
         """Return the number of tokens that the engine made for it."""
         return len(getattr(result, "ids", ()))
 
+    def counts(self, result: R) -> dict[str, int]:
+        """Return what a trace counts of it, by name."""
+        return {"tokens": self.given_out(result)}
+
 
 class Verify(Operation[Verdict]):
     """One speculative round of the target: verify drafts, keep the accepted prefix, add one token. Without drafts, this
@@ -493,6 +497,9 @@ class Verify(Operation[Verdict]):
     ids: Sequence[int]
     probs: DraftProbs | None = None
 
+    def counts(self, result: Verdict) -> dict[str, int]:
+        return {"tokens": len(result.ids), "drafted": len(self.ids), "accepted": result.accepted}
+
 
 class Extend(Operation[None]):
     """Set the output from `position` on to `ids`; the common part is kept, the rest is rolled back."""
@@ -500,6 +507,9 @@ class Extend(Operation[None]):
     name = "extend"
     position: int
     ids: Sequence[int]
+
+    def counts(self, result: None) -> dict[str, int]:
+        return {"tokens": len(self.ids)}
 
     @property
     def taken_in(self) -> int:
@@ -520,6 +530,9 @@ class Draft(Operation[Drafts]):
     @property
     def taken_in(self) -> int:
         return len(self.ids)
+
+    def counts(self, result: Drafts) -> dict[str, int]:
+        return {"drafted": len(result.ids)}
 
 
 class Forward(Operation[Forwarded]):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from opentelemetry.trace import Tracer
 
 from tandem.app.api.http.backend import ModelCard, ResponseStore
 from tandem.app.api.http.errors import NotReady
@@ -37,6 +38,7 @@ from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job, UnknownMode
 from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.base import Engine, EngineError, EngineStopped, InvalidRequest
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.text.tokenizer import Tokenizer
@@ -82,6 +84,7 @@ class DeviceBackend:
             settings.limits.limits(),
             self._report,
         )
+        self._exporter = Exporter.of_environment("device")
 
     def _record(self) -> DeviceRecord:
         """Return the device's record, as known here."""
@@ -91,6 +94,8 @@ class DeviceBackend:
     async def close(self) -> None:
         """Return when nothing is on its way any more."""
         await self._executor.settled()
+        if self._exporter is not None:
+            await self._exporter.close()
 
     # -- what the executor asks for -----------------------------------------------------------------------
 
@@ -124,6 +129,10 @@ class DeviceBackend:
     @property
     def behind_proxy(self) -> bool:
         return False
+
+    @property
+    def tracer(self) -> Tracer | None:
+        return None if self._exporter is None else self._exporter.tracer
 
     @property
     def responses(self) -> ResponseStore:

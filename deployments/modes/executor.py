@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import MappingProxyType
 
 from tandem.deployments.learning.report import Report
@@ -22,6 +22,7 @@ from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.timeouts import Deadline, Limits
 from tandem.deployments.request.tokenlog import TokenLog
+from tandem.deployments.tracing.trace import Trace, spanned
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused, SplitInfo
 from tandem.engine.config import Strict
 from tandem.policies.reader.stall_timeout import Patience
@@ -140,6 +141,7 @@ class Executor:
     def leave(self, session: EndpointSession) -> asyncio.Task[None] | None:
         """Cancel a session without keeping the answer waiting; None where there is nothing to cancel."""
         session.stop_meter()
+        session.end_spans()
         if not session.is_open:
             session.hang_up()
             return None
@@ -176,6 +178,7 @@ class _Request:
         self._refusal: NoCapacity | None = None  # of the last that had no room
         self._room_until_s = float("inf")  # there must be room for the rest of the answer
         self._retry_s = 0.0
+        self._part: Trace | None = None  # of the trace, under the present assignment
 
     async def start(self) -> AsyncGenerator[Delta, None]:
         """Return the deltas of the answer's next part, under a new assignment."""
@@ -190,6 +193,8 @@ class _Request:
             await asyncio.sleep(min(self._retry_s, self._room_until_s - self._loop.time()))
         mode, stats = self._executor.mode(assignment.mode), self.stats
         stats.mode, stats.device, stats.prices = assignment.mode, assignment.device, assignment.prices
+        if self._job.trace is not None:
+            self._part = self._context.trace = self._job.trace.child(mode.name, self._traced)
         run = self._runs.get(mode.name)
         if run is None:
             run = self._runs[mode.name] = mode.start(self._job)
@@ -217,7 +222,7 @@ class _Request:
 
     async def lose(self, loss: EndpointLost) -> None:
         """Go on without an endpoint, or raise EngineStopped."""
-        logger.warning("replan %d: %s", self.stats.replans + 1, loss)
+        self._warn_of(loss)
         assert self._sessions is not None
         self._lost += [s.endpoint.key for s in self._sessions.all if s.lost]  # of a race, perhaps both
         patient = self.log and self._loop.time() - self._token_s < self._limits.assign_s
@@ -249,7 +254,7 @@ class _Request:
         refused = [] if self._sessions is None else [s.endpoint.key for s in self._sessions.all if s.refused]
         if self._sessions is None or not refused:
             raise refusal
-        logger.warning("replan %d: %s", self.stats.replans + 1, refusal)
+        self._warn_of(refusal)
         self._refused.update(dict.fromkeys(refused, refusal))
         self.stats.replans += 1
         await self._vacate(self._sessions.all)
@@ -281,6 +286,14 @@ class _Request:
         )
 
     async def _assigned(self) -> Assignment:
+        with spanned(self._job.trace, "assign", self._traced) as span:
+            assignment = await self._asked()
+            if span is not None:
+                endpoints = [f"{role}={each.name}" for role, each in assignment.endpoints.items()]
+                span.set({"tandem.mode": assignment.mode, "tandem.endpoints": endpoints})
+            return assignment
+
+    async def _asked(self) -> Assignment:
         began_s = self._loop.time()
         wanted = replace(
             self._executor.wanted(self._job),
@@ -317,6 +330,29 @@ class _Request:
         sessions, self._sessions = self._sessions, None
         for session in sessions.all if sessions is not None else ():
             self._executor.leave(session)
+        part, self._part = self._part, None
+        if part is not None:
+            figures = self._runs[self.stats.mode].figures
+            part.set({f"tandem.{name}": value for name, value in asdict(figures).items() if _plain(value)})
+            part.end()
+
+    def _warn_of(self, failure: EngineError) -> None:
+        """Record that the answer goes on elsewhere, and why."""
+        trace = self._job.trace
+        extra = {} if trace is None else trace.fields
+        logger.warning("replan %d: %s", self.stats.replans + 1, failure, extra=extra)
+        if self._part is not None:
+            self._part.fail(type(failure).__name__, str(failure))
+
+    @property
+    def _traced(self) -> dict[str, str]:
+        """Return attributes that tell the request's answers apart."""
+        return {"tandem.job": str(self._job.id)}
+
+
+def _plain(value: object) -> bool:
+    """Whether a span's attribute can have the value."""
+    return isinstance(value, int | float)
 
 
 async def _close(session: EndpointSession) -> None:

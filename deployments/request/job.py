@@ -13,6 +13,7 @@ from tandem.deployments.docstrings import describe
 from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.tracing.trace import Trace
 from tandem.engine.base import EngineError, Sampling, TokenLogprob
 from tandem.engine.config import Strict
 from tandem.engine.sketch.base import Question
@@ -47,6 +48,7 @@ class Job:
     options: the client's wishes for modes, as `Mode.options` has them; modes that are missing have their defaults.
     model: name of the model that answers; "": the first one.
     priority: among the account's requests that wait for room, the lowest first.
+    trace: span of the request; None where nothing is traced.
     """
 
     id: int
@@ -64,6 +66,7 @@ class Job:
     options: tuple[Strict, ...] = ()
     model: str = ""
     priority: int = 0
+    trace: Trace | None = field(default=None, compare=False)
 
     def asked(self, kind: type[S]) -> S:
         """Return the options of that kind, the defaults if there are none."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.probes import Probes
 from tandem.deployments.request.timeouts import Deadline, Timeouts, always
+from tandem.deployments.tracing.trace import Attributes, OperationSpans, Trace, spanned
 from tandem.engine.base import (
     Engine,
     EngineError,
@@ -84,9 +85,10 @@ class RequestContext:
 
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
+    trace: span below which new sessions have theirs; None where nothing is traced.
     """
 
-    __slots__ = ("loop", "patience", "reach", "stats", "timeouts")
+    __slots__ = ("loop", "patience", "reach", "stats", "timeouts", "trace")
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class RequestContext:
         self.timeouts = timeouts or Timeouts()
         self.patience = patience or Patience(self.timeouts.step_s)
         self.loop = asyncio.get_running_loop()
+        self.trace: Trace | None = None
 
 
 class EndpointSession(Session):
@@ -126,6 +129,7 @@ class EndpointSession(Session):
         "_replaceable",
         "_session",
         "_silent",
+        "_spans",
         "_trips",
         "_unbilled",
         "endpoint",
@@ -156,6 +160,11 @@ class EndpointSession(Session):
         self._unbilled = 0  # tokens taken in, if they were
         self._asked_s = 0.0  # when it was asked to take them in
         self._trips: deque[tuple[asyncio.Task[Trip], int, bool]] = deque()  # the oldest first
+        self._spans: OperationSpans | None = None
+        if context.trace is not None:
+            self._spans = context.trace.operations(
+                {"tandem.endpoint": endpoint.name, "tandem.model": endpoint.model}
+            )
 
     async def connect(self) -> Engine:
         """Dial the endpoint's engine, once."""
@@ -192,6 +201,8 @@ class EndpointSession(Session):
                     return
                 taken_in, given_out = taken_in + self._unbilled, given_out + len(tokens.ids)
                 self._gave(len(tokens.ids))
+                if self._spans is not None:
+                    self._spans.count("decode", {"tokens": len(tokens.ids)})
                 if (usage := tokens.usage) is not None:  # that is what the service asks money for
                     self._book(usage.tokens_in - taken_in, usage.tokens_out - given_out)
                 yield tokens
@@ -203,6 +214,8 @@ class EndpointSession(Session):
         result = await self._call(operation.name, self._limit_s(), self._opened.call(operation))
         if not extends:
             self._gave(operation.given_out(result))
+        if self._spans is not None:
+            self._spans.count(operation.name, operation.counts(result))
         return result
 
     async def score(self, position: int, tokens: Sequence[int]) -> list[TokenLogprob]:
@@ -231,6 +244,8 @@ class EndpointSession(Session):
         self._answered = wanted
         self._unbilled -= rows
         self._book(rows, 0)
+        if self._spans is not None:
+            self._spans.count("forward", {"rows": rows})
         return trip
 
     @property
@@ -272,6 +287,11 @@ class EndpointSession(Session):
     def hang_up(self) -> None:
         """End all calls."""
         self._deadline.close()
+
+    def end_spans(self) -> None:
+        """Export the spans of what was called so far."""
+        if self._spans is not None:
+            self._spans.end()
 
     @property
     def info(self) -> EngineInfo:
@@ -364,6 +384,8 @@ class EndpointSession(Session):
         except BaseException as error:
             late = deadline.stop()
             self._took(stage, began_s)
+            if self._spans is not None:
+                self._spans.fail(stage, error)
             self.full = self.full or isinstance(error, NoCapacity)
             self.refused = self.refused or isinstance(error, ServiceRefused)
             if late:
@@ -388,6 +410,8 @@ class EndpointSession(Session):
         self.took_s = took_s = self._now() - began_s
         seconds = self._context.stats.stages_s
         seconds[stage] = seconds.get(stage, 0.0) + took_s
+        if self._spans is not None:
+            self._spans.called(stage, began_s, took_s)
 
     def _lose(self, why: str, gone: bool) -> EndpointLost:
         self.lost = True
@@ -446,6 +470,17 @@ class EndpointSessions:
     def get(self, role: str) -> EndpointSession | None:
         """Return the session of a role; None if the role is not filled."""
         return self._by_role.get(role)
+
+    @contextmanager
+    def step(self, name: str, attributes: Attributes | None = None) -> Iterator[None]:
+        """Trace a step of the mode, and in it the sessions that are added meanwhile."""
+        context, outer = self._context, self._context.trace
+        with spanned(outer, name, attributes) as span:
+            context.trace = span
+            try:
+                yield
+            finally:
+                context.trace = outer
 
     def at(self, endpoint: EndpointInfo) -> EndpointSession:
         """Add a session at an endpoint that came later, and that the request can do without."""

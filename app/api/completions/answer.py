@@ -71,7 +71,12 @@ class AnswerResponse(Response):
         self._enter = partial(backend.enter, admitted.caller, admitted.entry, admitted.jobs)
         leave = partial(backend.leave, admitted.caller, admitted.entry)
         self._gather = Gather(
-            backend.run, admitted.jobs, admitted.choices, coalescer, request.tandem.paced, leave
+            record.traced(backend.run),
+            admitted.jobs,
+            admitted.choices,
+            coalescer,
+            request.tandem.paced,
+            leave,
         )
         self._writes, self._writing = 0, False
         self.limits: Headers = []

@@ -13,6 +13,7 @@ from tandem.app.api.http.auth import authenticate
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.bodies import body_of
 from tandem.app.api.http.errors import api_error
+from tandem.app.api.tracing.root import begin
 from tandem.deployments.access.keys import Caller
 from tandem.policies.routing.collaboration import ANY_DEVICE
 
@@ -24,7 +25,7 @@ Respond = Callable[[F, Caller, Caller, Record], Awaitable[Response]]
 
 async def answered(request: Request, form: type[F], backend: ServingBackend, respond: Respond[F]) -> Response:
     """Return the response to a request, or to its failure, which is counted."""
-    record = Record(request.headers.get(REQUEST_ID), backend.observe)
+    record = Record(request.headers.get(REQUEST_ID), backend.observe, begin(backend.tracer, request))
     try:
         caller = await authenticate(request, backend)
         record.key = caller.account

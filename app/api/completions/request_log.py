@@ -9,10 +9,13 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tandem.app.api.completions.admission import Admitted
 from tandem.app.api.completions.choice import Choice
+from tandem.app.api.completions.gather import RunJob
 from tandem.app.api.http.errors import DISCONNECTED
+from tandem.app.api.tracing.root import RequestTrace
 from tandem.deployments.control.observation import ABORT, ERROR, OPEN, Observation
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.speculative.mode import Speculation
@@ -34,8 +37,14 @@ class Record:
     mode: mode that the client asked for.
     """
 
-    def __init__(self, request_id: str | None, observe: Callable[[Observation], object]) -> None:
-        self._request_id, self._observe = request_id, observe
+    def __init__(
+        self,
+        request_id: str | None,
+        observe: Callable[[Observation], object],
+        trace: RequestTrace | None = None,
+    ) -> None:
+        """trace: begun for it, to be ended with it."""
+        self._request_id, self._observe, self._trace = request_id, observe, trace
         self._came_s = time.monotonic()
         self._answer: str | None = None
         self._admitted: Admitted | None = None
@@ -48,11 +57,26 @@ class Record:
     def begin(self, answer: str, admitted: Admitted) -> None:
         """Note that the request is admitted. answer: id of the response."""
         self._answer, self._admitted, self._begun_s = answer, admitted, time.monotonic()
+        if self._trace is not None:
+            self._trace.admitted(
+                answer,
+                admitted.model,
+                admitted.jobs[0].sampling,
+                len(admitted.jobs),
+                admitted.prompt_tokens,
+            )
 
     def passed_gate(self) -> None:
         """Note that the admission controller let it in."""
         assert self._begun_s is not None
         self._queue_s = time.monotonic() - self._begun_s
+        if self._trace is not None:
+            self._trace.passed_gate()
+
+    def traced(self, run: RunJob) -> RunJob:
+        """Return `run` with the request's trace in its jobs."""
+        trace = None if self._trace is None else self._trace.of_jobs
+        return run if trace is None else lambda job: run(replace(job, trace=trace))
 
     def sent_text(self) -> None:
         """Note that text was sent; the first time counts."""
@@ -64,6 +88,8 @@ class Record:
         jobs = [choice.so_far() for choice in self._admitted.choices] if self._admitted is not None else []
         seen = self._seen(status, jobs, total_s)
         self._observe(seen)
+        if self._trace is not None:
+            self._trace.end(seen, error)
         if logger.isEnabledFor(logging.INFO):
             self._log(seen, error, total_s)
 
@@ -133,7 +159,11 @@ class Record:
             "replans": seen.replans,
         }
         said = {name: value for name, value in said.items() if value is not None}
-        extra = said if self._request_id is None else said | {"request_id": self._request_id[:LONGEST]}
+        extra: dict[str, object] = {**said}
+        if self._request_id is not None:
+            extra["request_id"] = self._request_id[:LONGEST]
+        if self._trace is not None:
+            extra |= self._trace.fields
         logger.info("request %s", " ".join(f"{name}={value}" for name, value in said.items()), extra=extra)
 
 

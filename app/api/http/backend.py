@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from opentelemetry.trace import Tracer
 from pydantic import BaseModel, ConfigDict
 
 from tandem.app.api.http.settings import ApiSettings
@@ -72,6 +73,11 @@ class ServingBackend(Protocol):
     @property
     def behind_proxy(self) -> bool:
         """Whether requests come through a proxy, which must name the client."""
+        ...
+
+    @property
+    def tracer(self) -> Tracer | None:
+        """Tracer of requests; None: nothing is traced."""
         ...
 
     @property

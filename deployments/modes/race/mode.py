@@ -162,7 +162,8 @@ class RaceRun(ModeRun):
                 if source.may_continue and other.may_continue:
                     await source.rest(other, race.rest_s(source.side, len(log), loop.time()))
                 if other.may_continue and race.hand_over(source.side, len(log), loop.time()):
-                    source, tokens = await self._hand_over(source, other, len(log), race)
+                    with sessions.step("hand_over", source.to(other)):
+                        source, tokens = await self._hand_over(source, other, len(log), race)
                     continue
                 try:
                     tokens = await source.go_on()
@@ -373,6 +374,10 @@ class _Runner:
         if tokens is None:
             raise EngineStopped("the answer ended without saying why")
         return tokens
+
+    def to(self, target: _Runner) -> dict[str, str]:
+        """Return a move from here as a trace has it."""
+        return {"tandem.source": self.endpoint.name, "tandem.target": target.endpoint.name}
 
     def delta(self, tokens: Tokens) -> Delta:
         """Return the tokens as the delta that follows the log."""

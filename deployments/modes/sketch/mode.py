@@ -272,14 +272,15 @@ class SketchRun(ModeRun):
         """Sentence by sentence."""
         job, expansion, end = self._job, self._expansion, self._format.end
         assert expansion is not None
-        async with expansion.at(sessions):
-            while (ids := await expansion.next()) is not None:
-                if expansion.whole:
-                    ids = [*ids, end]
-                ids, finish = cut(ids, end, job.sampling, len(log))
-                yield Delta(ids, [Origin.EXPANSION] * len(ids), finish, position=len(log))
-                if finish is not None:
-                    return
+        with sessions.step("expansion"):
+            async with expansion.at(sessions):
+                while (ids := await expansion.next()) is not None:
+                    if expansion.whole:
+                        ids = [*ids, end]
+                    ids, finish = cut(ids, end, job.sampling, len(log))
+                    yield Delta(ids, [Origin.EXPANSION] * len(ids), finish, position=len(log))
+                    if finish is not None:
+                        return
         self.figures.finished += 1
         async with aclosing(self._decode(sessions["target"], log)) as deltas:
             async for delta in deltas:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from opentelemetry.trace import Tracer
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -122,6 +123,7 @@ class NullBackend:
         self.fail_after: tuple[int, Exception] | None = None
         self.scores: Iterator[float] = repeat(-0.25)
         self.default_reader_rate = 5.0
+        self.tracer: Tracer | None = None
         self.behind_proxy = False
         self.api = ApiSettings()
         self.responses = KeptResponses(KeptSettings())

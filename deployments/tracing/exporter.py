@@ -1,0 +1,72 @@
+"""Export of spans over OTLP/HTTP, as OpenTelemetry's own environment variables say; off while they name no collector.
+
+OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT switch it on. The libraries read the others
+themselves: headers, certificates, timeouts, OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+logger = logging.getLogger("ray.serve")
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+SPOKEN = "http/protobuf"
+
+
+def wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the environment asks for traces, and names a collector that is spoken to here."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if environment.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
+        return False
+    if not any(environment.get(name) for name in ENDPOINTS):
+        return False
+    protocol = next((environment[name] for name in PROTOCOLS if environment.get(name)), SPOKEN)
+    if protocol != SPOKEN:
+        logger.warning("no traces: OTLP goes out as %s here, not as %s", SPOKEN, protocol)
+        return False
+    return True
+
+
+class Exporter:
+    """A process's spans on their way to the collector.
+
+    tracer: begins them.
+    """
+
+    def __init__(self, part: str) -> None:
+        """part: of the application, in `service.instance.id`."""
+        # Here, as nobody else is to wait for these imports.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        version = metadata.version("tandem-llm")
+        here = f"{part}@{socket.gethostname()}:{os.getpid()}"
+        own = {"service.name": "tandem", "service.version": version, "service.instance.id": here}
+        given = OTELResourceDetector().detect().attributes
+        resource = Resource.create({**own, **given})
+        self._provider: TracerProvider = TracerProvider(resource=resource)
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self.tracer = self._provider.get_tracer("tandem", version)
+
+    @classmethod
+    def of_environment(cls, part: str) -> Exporter | None:
+        """Return the process's exporter, or None."""
+        return cls(part) if wanted() else None
+
+    async def close(self) -> None:
+        """Export what is left, and stop."""
+        await asyncio.to_thread(self._provider.shutdown)

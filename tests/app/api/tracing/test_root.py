@@ -1,0 +1,113 @@
+"""Requests to the API as a collector of traces sees them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+
+from tandem.deployments.tracing.exporter import Exporter
+from tandem.engine.base import EngineStopped
+from tandem.engine.null.engine import NullEngine
+from tests.app.api.null_backend import TOKENIZER, NullBackend
+from tests.collector import Collector, collecting
+from tests.deployments.faults import World
+
+CHAT = "/v1/chat/completions"
+HELLO = {
+    "model": "null",
+    "messages": [{"role": "user", "content": "Hello?"}],
+    "max_tokens": 9,
+    "temperature": 0,
+}
+TRACE, CLIENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+async def exporter(
+    backend: NullBackend, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Exporter]:
+    """Return what the backend exports with, to the collector."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=secret")
+    exporter = Exporter.of_environment("test")
+    assert exporter is not None
+    backend.tracer = exporter.tracer
+    yield exporter
+    await exporter.close()
+
+
+async def test_a_request_is_a_tree(
+    http: httpx.AsyncClient,
+    backend: NullBackend,
+    exporter: Exporter,
+    collector: Collector,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World([NullEngine(TOKENIZER.vocab_size)])
+    backend.run = world.executor.run  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO, "ray.serve"):
+        reply = await http.post(CHAT, json=HELLO, headers={"traceparent": f"00-{TRACE}-{CLIENT}-01"})
+    await exporter.close()
+    assert collector.headers["api-key"] == "secret"
+    assert collector.tree() == {
+        "chat null": {"gate": {}, "assign": {}, "cloud": {"connect": {}, "open": {}, "decode": {}}}
+    }
+    root = collector.named("chat null")
+    assert (root.trace, root.parent) == (TRACE, CLIENT)
+    assert root.resource["service.name"] == "tandem"
+    usage = reply.json()["usage"]
+    assert (
+        root.attributes.items()
+        >= {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": "tandem",
+            "gen_ai.request.model": "null",
+            "gen_ai.request.max_tokens": 9,
+            "gen_ai.response.id": reply.json()["id"],
+            "gen_ai.response.finish_reasons": ["length"],
+            "gen_ai.usage.input_tokens": usage["prompt_tokens"],
+            "gen_ai.usage.output_tokens": 9,
+            "http.response.status_code": 200,
+            "tandem.mode": "cloud",
+        }.items()
+    )
+    decode = collector.named("decode").attributes
+    assert (decode["tandem.tokens"], decode["tandem.endpoint"]) == (9, "verifier:0")
+    for span in collector.spans:
+        assert span.trace == TRACE
+        assert root.began_ns <= span.began_ns <= span.ended_ns <= root.ended_ns
+    (line,) = [record for record in caplog.records if record.message.startswith("request ")]
+    assert (line.trace_id, line.span_id) == (TRACE, root.id)
+    said = str([(span.attributes, span.resource) for span in collector.spans])
+    assert "Hello" not in said
+
+
+async def test_a_failure_is_marked(
+    http: httpx.AsyncClient, backend: NullBackend, exporter: Exporter, collector: Collector
+) -> None:
+    backend.fail_after = (3, EngineStopped("gone"))
+    assert (await http.post(CHAT, json=HELLO)).status_code == 503
+    assert (await http.post(CHAT, json=HELLO | {"model": "nobody's"})).status_code == 404
+    await exporter.close()
+    failed, unknown = [span for span in collector.spans if span.name.startswith("chat")]
+    assert (failed.failed, failed.attributes["error.type"]) == (True, "engine_stopped")
+    assert (unknown.failed, unknown.attributes["http.response.status_code"]) == (False, 404)
+
+
+async def test_a_client_that_does_not_sample_is_not_traced(
+    http: httpx.AsyncClient, backend: NullBackend, exporter: Exporter, collector: Collector
+) -> None:
+    await http.post(CHAT, json=HELLO, headers={"traceparent": f"00-{TRACE}-{CLIENT}-00"})
+    assert backend.jobs[-1].trace is None
+    await http.post("/v1/completions", json={"model": "null", "prompt": "Hi", "max_tokens": 2})
+    await exporter.close()
+    assert {span.name for span in collector.spans} == {"text_completion null", "gate"}
