@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 
 @dataclass(frozen=True)
@@ -39,21 +43,35 @@ class Collector:
     spans: list[Span] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
 
-    def tree(self, root: Span | None = None) -> dict[str, Any]:
-        """Return names below names, from the only root on; equal names of one parent have a list's place each."""
-        if root is None:
-            ids = {span.id for span in self.spans}
-            (root,) = [span for span in self.spans if span.parent not in ids]
-        found: dict[str, Any] = {}
-        for span in sorted(self.spans, key=lambda span: span.began_ns):
-            if span.parent == root.id:
-                found[span.name] = self.tree(span)[span.name]
-        return {root.name: found}
+    @property
+    def paths(self) -> list[str]:
+        """Return the spans' names behind those of the spans above them, sorted."""
+        by_id = {span.id: span for span in self.spans}
+
+        def path(span: Span) -> str:
+            above = by_id.get(span.parent)
+            return span.name if above is None else f"{path(above)}/{span.name}"
+
+        return sorted(path(span) for span in self.spans)
 
     def named(self, name: str) -> Span:
         """Return the only span of that name."""
         (found,) = [span for span in self.spans if span.name == name]
         return found
+
+
+class Recorder:
+    """Keeps the spans of a tracer in this process."""
+
+    def __init__(self) -> None:
+        self._kept = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.tracer = provider.get_tracer("test")
+
+    def recorded(self) -> Collector:
+        """Return the spans so far as a collector would have them."""
+        return Collector(spans=list(spans(encode_spans(self._kept.get_finished_spans()))))
 
 
 @contextmanager
