@@ -39,7 +39,7 @@ from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
-from tandem.deployments.request.pools import pool_name
+from tandem.deployments.routing.readiness import empty, lacks
 from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.text.tokenizer import Tokenizer
 
@@ -149,34 +149,33 @@ class Ingress:
         return [_shown(device) for device in (await self._router.snapshot()).devices.values()]
 
     async def ready(self) -> dict[str, Any]:
-        """Replicas by pool and the number of devices, once every pool has a replica that should; "missing" names the
-        devices that should be there and are not; "refused" says which services serve nothing to this application;
-        "gateway" is where others dial in, if there is one."""
+        """Replicas by pool and the number of devices, once every pool has a replica that should, and every mode can
+        serve; "modes" has what each lacks, by model; "missing" names the devices that should be there and are not;
+        "refused" says which services serve nothing to this application; "gateway" is where others dial in, if there is
+        one."""
         snapshot = await self._router.snapshot()
         if not snapshot.version:
             raise NotReady(["the router does not know yet what is up"])
-        may_be_empty = {
-            pool_name(pool, self._settings.suffix(name))
-            for name, model in self._settings.served.items()
-            for pool, settings in model.pools.items()
-            if settings.may_be_empty
-        }
-        missing = [f"no {p} is up" for p, up in snapshot.pools.items() if not up and p not in may_be_empty]
-        if missing:
-            raise NotReady(missing)
-        up: dict[str, Any] = {pool: len(replicas) for pool, replicas in snapshot.pools.items()}
-        if self._gateway is not None:
-            try:
-                up["gateway"] = await self._gateway.ask(self._settings.limits.open_s, Gateway.address)
-            except Unavailable:
-                raise NotReady(["no gateway is up"]) from None
+        planned = {name: self._settings.planned(name) for name in self._settings.served}
+        lacking = {name: lacks(each, snapshot, name) for name, each in planned.items()}
         refused = {e.refusal for replicas in snapshot.pools.values() for e in replicas if e.refusal}
-        return {
-            **up,
+        told: dict[str, Any] = {
+            **{pool: len(replicas) for pool, replicas in snapshot.pools.items()},
             "devices": len(snapshot.devices),
             "missing": sorted(snapshot.awaited),
             "refused": sorted(refused),
+            "modes": lacking,
         }
+        absent = [f"no {pool} is up" for each in planned.values() for pool in empty(each, snapshot)]
+        absent += [lack for modes in lacking.values() for lack in modes.values() if lack]
+        if self._gateway is not None:
+            try:
+                told["gateway"] = await self._gateway.ask(self._settings.limits.open_s, Gateway.address)
+            except Unavailable:
+                absent.append("no gateway is up")
+        if absent:
+            raise NotReady(list(dict.fromkeys(absent)), told)
+        return told
 
     def observe(self, seen: Observation) -> None:
         self._router.observe(seen)

@@ -32,6 +32,7 @@ from tandem.deployments.pools.engines import (
 )
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.pools import POOLS, VERIFIER
+from tandem.deployments.routing.readiness import Planned
 from tandem.engine.config import Priced, Strict
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]")
@@ -188,6 +189,16 @@ class Settings(ModelSettings):
     def suffix(self, model: str) -> str:
         """Return the end of the names of that model's pools: "" for the first model."""
         return "" if model == next(iter(self.served)) else _NO_NAME.sub("-", model)
+
+    def planned(self, model: str) -> Planned:
+        """Return the endpoints that are asked for on behalf of that model."""
+        others = [host for host in self.hosts if host.serves and model not in host.serves]
+        return Planned(
+            self.suffix(model),
+            {pool: settings.may_be_empty for pool, settings in self.served[model].pools.items()},
+            len(others) < len(self.hosts) or self.gateway is not None,
+            frozenset(device.name for host in others for device in host.devices),
+        )
 
     @model_validator(mode="after")
     def _one_or_several(self) -> Settings:

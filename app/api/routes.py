@@ -172,10 +172,10 @@ def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
         try:
             return JSONResponse({"status": "ready", **await backend.ready()})
         except NotReady as error:
-            reasons = error.reasons
+            missing = error
         except Unavailable as error:
-            reasons = [str(error)]
-        return JSONResponse({"status": "not ready", "reasons": reasons}, 503)
+            missing = NotReady([str(error)])
+        return JSONResponse({"status": "not ready", "reasons": missing.reasons, **missing.told}, 503)
 
     # vLLM calls the first one /health, and load balancers ask by HEAD
     for path, asked in (("/healthz", alive), ("/health", alive), ("/readyz", ready)):

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.schema import ChatRequest
+from tandem.app.api.http.errors import NotReady
 from tandem.app.ingress import Ingress
 from tandem.app.settings import Settings
+from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineError
 from tandem.engine.null.engine import NullEngine
 from tandem.engine.text.tokenizer import Tokenizer
@@ -140,3 +144,27 @@ def vocabulary_of(model: str) -> str:
     from tandem.deployments.pools.models import model_folder
 
     return Tokenizer.load(model_folder(model)).vocabulary
+
+
+async def test_readiness_knows_pools_and_devices() -> None:
+    phone = DeviceRecord(name="phone", address="", profile="", model="small", vocabulary="v")
+    up = {pool: (EndpointInfo(f"{pool} 1", "a:1", pool),) for pool in ("verifier", "drafter")}
+    async with started(hosts=[OTHER | {"devices": [{"name": "phone"}]}]) as ingress:
+
+        async def ready(**state: Any) -> dict[str, Any]:
+            ingress._router.snapshot = AsyncMock(return_value=Snapshot(1, **state))
+            return await ingress.ready()
+
+        told = await ready(pools=up, devices={"phone": phone})
+        assert (told["verifier"], told["devices"]) == (1, 1)
+        assert told["modes"] == {
+            "tandem": dict.fromkeys(("cloud", "device", "speculative", "race", "sketch"), "")
+        }
+        with pytest.raises(NotReady) as away:
+            await ready(pools=up, awaited=frozenset({"phone"}))
+        assert away.value.reasons == ["no device is up"]
+        assert away.value.told["missing"] == ["phone"]
+        assert away.value.told["modes"]["tandem"]["race"] == "no device is up"
+        with pytest.raises(NotReady) as halved:
+            await ready(pools=up | {"drafter": ()}, devices={"phone": phone})
+        assert halved.value.reasons == ["no drafter is up"]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -64,11 +65,15 @@ class ErrorReply(BaseModel):
 
 
 class NotReady(Exception):
-    """Parts of the application are missing. reasons: one for each part, for people."""
+    """Parts of the application are missing.
 
-    def __init__(self, reasons: list[str]) -> None:
+    reasons: one for each part, for people.
+    told: what is known of the others, as a JSON object.
+    """
+
+    def __init__(self, reasons: list[str], told: Mapping[str, Any] = MappingProxyType({})) -> None:
         super().__init__("; ".join(reasons))
-        self.reasons = reasons
+        self.reasons, self.told = reasons, told
 
 
 @dataclass

@@ -215,7 +215,7 @@ class NullBackend:
 
     async def ready(self) -> dict[str, object]:
         if self.missing:
-            raise NotReady(self.missing)
+            raise NotReady(self.missing, {"verifiers": 0})
         return {"verifiers": 1}
 
     def observe(self, seen: Observation) -> None:

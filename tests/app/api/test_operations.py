@@ -48,7 +48,7 @@ async def test_readiness_says_what_is_missing(http, backend):
     backend.missing = ["verifier: 0 of 1 replicas", "devices: 2 of 3"]
     reply = await http.get("/readyz")
     assert reply.status_code == 503
-    assert reply.json() == {"status": "not ready", "reasons": backend.missing}
+    assert reply.json() == {"status": "not ready", "reasons": backend.missing, "verifiers": 0}
 
 
 async def test_devices(http):
