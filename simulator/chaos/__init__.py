@@ -6,7 +6,8 @@ the scheduler is lost, a pool is drained, endpoints are full. Whatever happens, 
 request and its reader can be reached:
 
 1. Every accepted request ends exactly once, whole; its tokens are those of an undisturbed run.
-2. No reader waits longer between two deliveries, or for the end, than `promised_s`.
+2. No reader waits longer between two deliveries, or for the end, than `promised_s`; nor than `GAP_S` and the outages
+   where there is room for all, except in modes whose answers wait for expansions or for one device.
 3. No session, task or block of memory is left behind.
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
 5. The endpoint that the budget of races limits takes in no token beyond it, unless the other endpoint has failed.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from tandem.deployments.request.timeouts import Limits
+from tandem.policies.reader.quality import Reader
 from tandem.simulator.chaos.saboteur import FragileWorld
-from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault
+from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault, is_tight
 from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Unreachable
 from tandem.simulator.world.world import World
@@ -37,6 +39,13 @@ class ChaosOutcome:
     longest_gap_s: float = 0.0
 
 
+GAP_S = 5.0
+"""Longest that a reader waits who can be reached and has nothing to read, outages apart, where there is room for all
+requests."""
+SLOWER = ("sketch", "split")
+"""Modes whose answers may wait for longer: for expansions, or for the only device that can go on."""
+
+
 def promised_s(limits: Limits, wait_s: float) -> float:
     """Return the longest that a reader waits if an endpoint can answer: a silent endpoint counts as lost after
     `step_s`, or before its first token after the timeouts to connect, open and give it; its successor is up within
@@ -50,6 +59,7 @@ def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
     """Add the broken promises to the outcome."""
     broken = outcome.broken
     limit_s = promised_s(world.config.limits.limits(), world.config.router.wait_s)
+    roomy = not is_tight(world.config)
     for number, answer in enumerate(outcome.answers):
         expected = world.script.answer(answer.number)
         ids = answer.ids or []
@@ -68,6 +78,10 @@ def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
         outcome.longest_gap_s = max(outcome.longest_gap_s, gap_s)
         if gap_s > limit_s:
             broken.append(f"request {number} ({answer.request.mode}) waited {gap_s:.1f} s")
+        elif roomy and answer.failure is None and _waited_s(answer, outcome, world) > GAP_S:
+            broken.append(
+                f"request {number} ({answer.request.mode}) waited {gap_s:.1f} s for one that could answer"
+            )
     for server in (*world.servers, *world.drafters):
         if server.alive and server.open_sessions:
             broken.append(f"{server.endpoint.name} is left with {server.open_sessions} sessions")
@@ -104,9 +118,30 @@ def _reader_is_cut_off(answer: SimulatedAnswer, outcome: ChaosOutcome, world: Wo
     )
 
 
+def _gaps(answer: SimulatedAnswer) -> Iterator[tuple[float, float]]:
+    """Yield the times between deliveries; the end counts, as it may come without a token."""
+    return pairwise([answer.arrival_s, *(answer.times_s or ()), answer.ended_s])
+
+
 def _longest_gap_s(answer: SimulatedAnswer) -> float:
-    """Return the longest gap between deliveries; the end counts, as it may come without a token."""
-    return max(b - a for a, b in pairwise([answer.arrival_s, *(answer.times_s or ()), answer.ended_s]))
+    return max(end_s - begin_s for begin_s, end_s in _gaps(answer))
+
+
+def _waited_s(answer: SimulatedAnswer, outcome: ChaosOutcome, world: FragileWorld) -> float:
+    """Return the longest that a reader waited with nothing to read, without an outage; 0 in modes that may be slower,
+    and for a reader whose own device or link was hit."""
+    hit = any(
+        f.kind in DEVICE_FAULTS and f.target == answer.device and _during(f, answer) for f in outcome.faults
+    )
+    if answer.mode in SLOWER or answer.request.mode in SLOWER or (hit and world.config.reader == "device"):
+        return 0.0
+    longest_s, reader = 0.0, Reader(rate) if (rate := answer.request.reader_rate) else None
+    for begin_s, end_s in _gaps(answer):
+        dry_s = begin_s + (reader.dry_s(begin_s) if reader else 0.0)
+        longest_s = max(longest_s, end_s - dry_s - world.out_s(dry_s, end_s))
+        if reader is not None:
+            reader.deliver(1, end_s)
+    return longest_s
 
 
 def _tasks(loop: Any) -> list[str]:

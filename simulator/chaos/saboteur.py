@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.race.router import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.routing import Routing
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
@@ -29,6 +30,7 @@ class FragileWorld(World):
     limits: by raced request, what the limited endpoint may take in while the other one has not failed.
     allowed: tokens that the budget allows all races together, as each router has planned them.
     losses: lost endpoints: whether each was a device, and when.
+    outages: times without a verifier that new sessions can reach, or without router or scheduler: from when until when.
     """
 
     def __init__(self, config: Config) -> None:
@@ -36,6 +38,8 @@ class FragileWorld(World):
         self.limits: dict[int, float] = {}
         self.allowed = 0.0
         self.losses: list[tuple[bool, float]] = []
+        self.outages: list[tuple[float, float]] = []
+        self._out_since_s: float | None = None
         self._planned: set[tuple[Routing, int]] = set()  # by router and request
         self._router_back: asyncio.Future[None] | None = None  # None while it is up
         self._asking: dict[asyncio.Task[Any], None] = {}
@@ -87,8 +91,29 @@ class FragileWorld(World):
         if self._router_back is None:
             super().report(reports)
 
+    @property
+    def _out(self) -> bool:
+        verifiers = [s for s in self.servers if s.endpoint.engine == VERIFIER and s.up and s.alive]
+        reached = any(s.path is None or s.path.is_clear for s in verifiers)
+        return not reached or self._router_back is not None or self.loop.time() < self.deaf_until_s
+
+    def look(self) -> None:
+        """Record whether an outage has begun or ended."""
+        now_s, since_s, out = self.loop.time(), self._out_since_s, self._out
+        if out and since_s is None:
+            self._out_since_s = now_s
+        elif not out and since_s is not None:
+            self.outages.append((since_s, now_s))
+            self._out_since_s = None
+
+    def out_s(self, begin_s: float, end_s: float) -> float:
+        """Return the seconds of outages between two times."""
+        outages = [*self.outages, *([] if self._out_since_s is None else [(self._out_since_s, end_s)])]
+        return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in outages)
+
     def refresh(self) -> None:
         """Refresh the listing; later, while there is no scheduler or router."""
+        self.look()
         if self.loop.time() < self.deaf_until_s or self._router_back is not None:
             self.refresh_soon()
         else:
@@ -101,6 +126,7 @@ class FragileWorld(World):
         self._router_back = self.loop.create_future()
         for asking in self._asking:
             asking.cancel()
+        self.look()
         return True
 
     def replace_router(self) -> None:
@@ -157,6 +183,7 @@ class Saboteur:
         beside = [s for s in world.drafters if s.up and s.hardware is server.hardware]
         for each in (server, *beside):
             await each.kill()
+        world.look()
         world.refresh_soon()
         await asyncio.sleep(RESTART_S)
         world.add_server(server.group)
@@ -214,8 +241,10 @@ class Saboteur:
         assert server.path is not None
         self._silent = True
         server.path.stall()
+        self._world.look()
         await asyncio.sleep(fault.seconds)
         server.path.heal()
+        self._world.look()
         self._silent = False
 
     async def _leave(self, fault: Fault) -> None:
@@ -277,6 +306,7 @@ class Saboteur:
     async def _scheduler(self, fault: Fault) -> None:
         """Stop the directory's updates."""
         self._world.deaf_until_s = self._world.loop.time() + fault.seconds / 4
+        self._world.look()
 
 
 async def _run(what: Awaitable[None]) -> None:

@@ -16,6 +16,7 @@ from tandem.simulator.world.network import RESUME_S, SILENCE_S
 LAST_FAULT_S = 60.0
 HURRY = 10.0  # factor on the rates of requests and faults if room is tight
 SHORT_RACES = 40  # additional requests in some runs
+TIGHT_BLOCKS = 256  # KV blocks of a replica without room for all
 SESSIONS = 8  # most sessions of a device
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
@@ -41,6 +42,11 @@ class Fault:
     kind: str
     target: int
     seconds: float
+
+
+def is_tight(config: Config) -> bool:
+    """Return whether there is not room for all requests at once."""
+    return config.engine.kv_blocks == TIGHT_BLOCKS
 
 
 def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
@@ -80,7 +86,7 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
             },
             "limits": LIMITS,
             "engine": {
-                "kv_blocks": 256 if tight else 2048,
+                "kv_blocks": TIGHT_BLOCKS if tight else 2048,
                 "max_sessions": random.choice([2, 4]) if tight else 64,
                 "max_waiting": more.choice([0, 1, 3]) if tight else 64,
                 "token_budget": 256,

@@ -20,6 +20,7 @@ from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.core.kvcache import BlockPool
 from tandem.policies.race.budget import Booking, Budget
 from tandem.policies.race.race import Race
+from tandem.policies.reader.stall_timeout import PROBE_S, Patience
 from tandem.simulator.chaos import ChaosOutcome, Fault, play, promises
 from tandem.simulator.chaos.promises import promised_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
@@ -249,6 +250,15 @@ def test_readers_who_are_kept_waiting_are_seen(monkeypatch: pytest.MonkeyPatch) 
     """A pause that faults do cause, held against a promise that nobody made."""
     monkeypatch.setattr(promises, "promised_s", lambda limits, wait_s: 2.0)
     assert breaks("waited", 2002)
+
+
+def test_endpoints_that_are_asked_too_late_whether_they_are_there_are_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probe_s = Patience.probe_s
+    monkeypatch.setattr(Patience, "probe_s", lambda *known: 4 * probe_s(*known))
+    monkeypatch.setattr("tandem.deployments.request.probes.PROBE_S", 4 * PROBE_S)
+    assert breaks("for one that could answer", 2015)
 
 
 def test_sessions_that_do_not_outlive_an_absence_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
