@@ -23,6 +23,7 @@ from ray.experimental import internal_kv
 from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from tandem.app.exposure import check_serve
 from tandem.app.ingress import Ingress, IngressLive
 from tandem.app.settings import AnyEngine, AnyPool, Pool, Settings
 from tandem.deployments.config.reconfigure import Live
@@ -39,6 +40,15 @@ from tandem.deployments.routing.models import RoutedModel
 
 def build(args: Settings) -> Application:
     """The application that the settings describe; `tandem.app.main:build` in a Serve YAML.
+
+    Raises ValueError if it must not be served here: see `application` and `check_serve`.
+    """
+    check_serve(args.api)
+    return application(args)
+
+
+def application(args: Settings) -> Application:
+    """Return the deployments that the settings describe, bound to each other.
 
     Raises ValueError without any setting: Serve ignores a misspelt `args`, and the defaults ask for no API key.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -10,7 +10,7 @@ from ray.serve._private.build_app import build_app
 from ray.serve.config import AutoscalingConfig, GangSchedulingConfig, RequestRouterConfig
 from ray.serve.schema import ServeDeploySchema
 
-from tandem.app.main import LIVE, build
+from tandem.app.main import LIVE, application
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import vocabularies
 from tandem.deployments.config.explain import explain, no_such
@@ -45,17 +45,17 @@ def check_serve_yaml(content: Any) -> list[Settings]:
     Raises ValueError with the place and the reason.
     """
     found = []
-    for application in _valid(ServeDeploySchema, content).applications:
-        ours = application.import_path == IMPORT_PATH
+    for each in _valid(ServeDeploySchema, content).applications:
+        ours = each.import_path == IMPORT_PATH
         if ours:
-            settings = _valid(Settings, application.args, "args: ")
+            settings = _valid(Settings, each.args, "args: ")
             try:
                 check(settings)
-                names = [each.name for each in build_app(build(settings), name="tandem").deployments]
+                names = [part.name for part in build_app(application(settings), name="tandem").deployments]
             except ValueError as error:
                 raise ValueError(f"args: {error}") from None
             found.append(settings)
-        for deployment in application.deployments:
+        for deployment in each.deployments:
             parts = UNCHECKED
             if ours:
                 if deployment.name not in names:
@@ -100,15 +100,25 @@ def check(settings: Settings) -> None:
     folder = settings.ledger.path and settings.ledger.path.expanduser().parent
     if folder and not folder.is_dir():
         raise ValueError(f"ledger.path: there is no folder {folder}")
-    if settings.endpoint.tls is not None:
+    for where, context in _certificates(settings):
         try:
-            settings.endpoint.tls.contexts()
+            context()
         except (ValueError, OSError) as error:
-            raise ValueError(f"endpoint.tls: {error}") from None
+            raise ValueError(f"{where}: {error}") from None
     try:
         vocabularies(settings)
     except (ValueError, OSError) as error:
         raise ValueError(f"tokenizer: {error}") from None
+
+
+def _certificates(settings: Settings) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the places of certificates in the settings, and what fails where their files are of no use."""
+    if settings.endpoint.tls is not None:
+        yield "endpoint.tls", settings.endpoint.tls.contexts
+    if settings.gateway is not None and settings.gateway.tls is not None:
+        yield "gateway.tls", settings.gateway.tls.context
+    if settings.api.tls is not None:
+        yield "api.tls", settings.api.tls.context
 
 
 def _check_middle(where: str, engine: MiddleSettings, layers: int) -> None:

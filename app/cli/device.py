@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,10 @@ def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
             raise ClientError(f"{file}: {error}") from None
         if not isinstance(values, dict):
             raise ClientError(f"{file} is no mapping of settings")
-        for name in ("key", "authority", "bundle"):
-            if isinstance(values.get(name), str):
-                values[name] = file.parent / values[name]
+        for place, names in _paths(values):
+            for name in names:
+                if isinstance(place.get(name), str):
+                    place[name] = file.parent / place[name]
     values |= {name: value for name, value in said.items() if value is not None}
     try:
         return DeviceProgram.model_validate(values)
@@ -57,6 +58,15 @@ def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:
         if first["type"] == "missing":
             raise ClientError(f"{where} is missing: give --{where}") from None
         raise ClientError(f"{where}: {why}" if where else why) from None
+
+
+def _paths(values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Yield the mappings of settings that hold paths, and the paths' names."""
+    yield values, ("key", "authority", "bundle")
+    api = values.get("api")
+    tls = api.get("tls") if isinstance(api, dict) else None
+    if isinstance(tls, dict):
+        yield tls, ("certificate", "key")
 
 
 def model_settings(models: Sequence[str], service: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -411,25 +411,37 @@ def up(
     device_model: Annotated[str | None, typer.Option(help="With --model: a device's model.")] = None,
     engine: Annotated[str | None, typer.Option(help="With --model: torch, vllm or llamacpp.")] = None,
     print_config: PrintConfig = False,
+    host: Annotated[
+        str | None, typer.Option(help="Address on which the API listens, instead of the configured one.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="PEM file: the API speaks TLS, and shows this certificate.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file with the certificate's key.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Let other machines reach the API without TLS.")
+    ] = False,
 ) -> None:
     """Start the application on this machine, and stay until Ctrl-C."""
     with failures():
         from tandem.app.cli.server import up as local
+        from tandem.app.cli.server.front import Wishes, certificate
 
         try:
+            wishes = Wishes(host, port, certificate(tls_cert, tls_key), insecure)
             if not models:
                 if drafter or device_model or engine or print_config:
                     raise ClientError(
                         "--drafter, --device-model, --engine and --print-config belong to --model"
                     )
-                local.up(port, config or local.CONFIG)
+                local.up(wishes, config or local.CONFIG)
                 return
             if config is not None:
                 raise ClientError("--config has the model; leave out one of --config and --model")
             deployment = local.chosen(_choose(models, drafter, device_model, engine))
             print(local.as_yaml(deployment))
             if not print_config:
-                local.up(port, deployment)
+                local.up(wishes, deployment)
         except local.UpError as error:
             raise ClientError(str(error)) from None
 

@@ -29,6 +29,11 @@ def explained(url: str) -> Iterator[None]:
     except httpx.UnsupportedProtocol:
         raise ClientError(f"{url!r} is not an address; one looks like http://127.0.0.1:8000") from None
     except httpx.ConnectError as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise ClientError(
+                f"the certificate of {url} is not trusted ({error}); let SSL_CERT_FILE name the file of its authority, "
+                "and --url or TANDEM_URL the server as the certificate does"
+            ) from None
         hint = "start a server with `tandem up`, or name one that runs with --url or TANDEM_URL"
         raise ClientError(f"no server answers at {url} ({error}); {hint}") from None
     except httpx.TimeoutException:

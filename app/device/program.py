@@ -38,7 +38,7 @@ STOP_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """address: of the API, "http://host:port".
+    """address: of the API, "http://host:port", with TLS "https://host:port".
     uplink: to the cloud.
     ended: the first of API and uplink that does.
     split: which part of a split model it has; None: none.
@@ -60,6 +60,8 @@ async def running(
     Raises OSError, ValueError, UnsupportedModel for settings, models or keys that are of no use.
     """
     secret, tls = settings.secret(), settings.tls()
+    if settings.api.tls is not None:
+        settings.api.tls.context()  # raises now where the files are of no use
     async with AsyncExitStack() as stack:
         listening = stack.enter_context(_listening(settings.listen))
         report("Loading models")
@@ -100,6 +102,7 @@ async def running(
             stack.push_async_callback(outer.close)
         backend = DeviceBackend(settings, device, record, speaks, outer, tokenizer, uplink)
         stack.push_async_callback(backend.close)
+        shown = settings.api.tls
         # No proxy is in front of it: the peer is the client, whatever a request's header says.
         config = uvicorn.Config(
             create_api(backend),
@@ -108,6 +111,8 @@ async def running(
             access_log=False,
             proxy_headers=False,
             timeout_graceful_shutdown=STOP_S,
+            ssl_certfile=None if shown is None else shown.certificate,
+            ssl_keyfile=None if shown is None else shown.key,
         )
         api = _Api(config)
         serving = loop.create_task(api.serve([listening]))
@@ -117,7 +122,7 @@ async def running(
         known = loop.create_task(uplink.connected())
         await asyncio.wait((known, ended), timeout=KNOWN_S, return_when=asyncio.FIRST_COMPLETED)
         known.cancel()
-        address = "http://{}:{}".format(*listening.getsockname()[:2])
+        address = "http{}://{}:{}".format("s" if shown else "", *listening.getsockname()[:2])
         yield Running(address, uplink, ended, None if outer is None else outer.info.split)
 
 

@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from tandem.app.cli.server.front import Wishes
 from tandem.app.cli.server.local_ray import free_port, local_ray
 from tandem.app.cli.server.up import CONFIG, LEDGER, UpError, deploy, read, wait_until_ready
 from tandem.app.client.client import Client
@@ -20,16 +21,17 @@ class Server:
     def __init__(self, config: Path, port: int) -> None:
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             raise UpError("this process has a Ray already: stop the first server, or call ray.shutdown()")
-        plan = read(config, port)
+        plan = read(config, Wishes(port=port))
         self.url = plan.address
+        front = plan.front
         with ExitStack() as stack:
-            ray = stack.enter_context(local_ray())
+            ray = stack.enter_context(local_ray(front.bind, front.pem()))
             for application in plan.deployment["applications"]:
                 ledger = application.get("args", {}).get("ledger", {})
                 if ledger.get("path") == str(LEDGER.absolute()):  # the file of `tandem up`, not of a program
                     ledger["path"] = str(ray.folder / LEDGER.name)
             deploy(plan.deployment, ray.dashboard)
-            wait_until_ready(self.url, ray.dashboard, lambda _: None)
+            wait_until_ready(self.url, ray.dashboard, lambda _: None, front.trust())
             self._stack = stack.pop_all()
 
     def client(self) -> Client:

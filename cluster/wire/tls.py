@@ -21,7 +21,7 @@ def contexts(certificate: Path, key: Path, authority: Path) -> tuple[ssl.SSLCont
 
 
 def serving(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a gateway's TLS context, from PEM files. Raises OSError, ValueError."""
+    """Return a server's TLS context, from PEM files. Raises OSError, ValueError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     _show(context, certificate, key)
@@ -41,7 +41,12 @@ def trusting(authority: Path | None) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    def passphrase() -> str:
+        raise ValueError(f"{key} needs a passphrase; `openssl pkey -in {key}` writes it without one")
+
+    for file in (certificate, key):
+        file.open("rb").close()  # as this error names the file
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, passphrase)
     except ssl.SSLError as error:
         raise ValueError(f"{certificate} and {key} are no certificate and its key: {error}") from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 from pydantic import ConfigDict, Field, model_validator
 
 from tandem.cluster.link.link import LinkProfile
+from tandem.cluster.wire.tls import serving
 from tandem.cluster.wire.wire import DEFAULTS as WIRE
 from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.request.timeouts import Limits, Timeouts
@@ -60,6 +62,21 @@ class LinkSettings(Strict):
             up_trace=tuple((time_s, rate * BYTES_PER_MBIT) for time_s, rate in self.up_trace),
             down_trace=tuple((time_s, rate * BYTES_PER_MBIT) for time_s, rate in self.down_trace),
         )
+
+
+class ServerTls(Strict):
+    """PEM files of a server that anybody may dial.
+
+    certificate: certificate for the name that clients dial, with those between it and its authority.
+    key: its private key, without a passphrase.
+    """
+
+    certificate: Path
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS context, see `cluster.wire.tls.serving`."""
+        return serving(self.certificate, self.key)
 
 
 class LatencySettings(Strict):

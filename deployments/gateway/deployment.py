@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import msgspec
 from pydantic import Field, model_validator
@@ -22,9 +20,8 @@ from tandem.cluster.wire.address import is_loopback, joined, reachable
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.peers import Peers
 from tandem.cluster.wire.server import EngineHandler
-from tandem.cluster.wire.tls import serving
 from tandem.deployments.admission.client import Entrance
-from tandem.deployments.config.settings import GateSettings, LimitSettings, Strict
+from tandem.deployments.config.settings import GateSettings, LimitSettings, ServerTls, Strict
 from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.control.scheduler_client import SchedulerClient
@@ -40,20 +37,6 @@ logger = logging.getLogger("ray.serve")
 
 SIGN_S = 1.0
 """Between two signs of life to the scheduler."""
-
-
-class ServerTls(Strict):
-    """PEM files.
-
-    certificate, key: the gateway's certificate, for the name that devices dial, and its key.
-    """
-
-    certificate: Path
-    key: Path
-
-    def context(self) -> ssl.SSLContext:
-        """Return the TLS context, see `cluster.wire.tls.serving`."""
-        return serving(self.certificate, self.key)
 
 
 class GatewaySettings(Strict):

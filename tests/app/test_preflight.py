@@ -69,6 +69,14 @@ def test_models_are_fetched_before_vllm_is_imported(monkeypatch: pytest.MonkeyPa
             r"^endpoint\.tls: .*No such file",
         ),
         (
+            {"gateway": {"tls": {"certificate": "/nowhere.pem", "key": "/nowhere.key"}}},
+            r"^gateway\.tls: .*No such file.*/nowhere\.pem",
+        ),
+        (
+            {"api": {"tls": {"certificate": "/nowhere.pem", "key": "/nowhere.key"}}},
+            r"^api\.tls: .*No such file.*/nowhere\.pem",
+        ),
+        (
             {"ledger": {"path": "/nowhere/ledger.sqlite"}},
             r"^ledger\.path: there is no folder /nowhere$",
         ),

@@ -11,9 +11,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+HOUR = datetime.timedelta(hours=1)
 
-def make_certificate(folder: Path, address: str = "127.0.0.1") -> tuple[Path, Path]:
-    """Paths of a new certificate and its key."""
+
+def make_certificate(
+    folder: Path, address: str = "127.0.0.1", lasts: datetime.timedelta = HOUR
+) -> tuple[Path, Path]:
+    """Paths of a new certificate and its key. lasts: from now on."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tandem test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -24,7 +28,7 @@ def make_certificate(folder: Path, address: str = "127.0.0.1") -> tuple[Path, Pa
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
+        .not_valid_after(now + lasts)
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False)
         .sign(key, hashes.SHA256())
     )

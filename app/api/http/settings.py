@@ -5,12 +5,14 @@ from __future__ import annotations
 from pydantic import Field
 
 from tandem.deployments.access.kept_responses import KeptSettings
-from tandem.deployments.config.settings import Strict
+from tandem.deployments.config.settings import ServerTls, Strict
 
 
 class ApiSettings(Strict):
-    """Limits of the API.
+    """Limits of the API, and its TLS.
 
+    tls: certificate that the API shows; null: it does not speak TLS.
+    insecure: whether other machines may reach the API without TLS, as where a proxy in front speaks it.
     body_bytes: largest body of a request.
     body_s: time within which a body must arrive.
     sessions: most answers of one request: `n`, times prompts.
@@ -21,6 +23,8 @@ class ApiSettings(Strict):
     responses: memory for the responses of /v1/responses.
     """
 
+    tls: ServerTls | None = None
+    insecure: bool = False
     body_bytes: int = Field(2**20, ge=1024)
     body_s: float = Field(30.0, gt=0)
     sessions: int = Field(16, ge=1, le=128)

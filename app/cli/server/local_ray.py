@@ -61,8 +61,8 @@ class LocalRay:
 
 
 @contextmanager
-def local_ray() -> Iterator[LocalRay]:
-    """Start Ray, and stop it at the end.
+def local_ray(bind: str = "", pem: bytes = b"") -> Iterator[LocalRay]:
+    """Start Ray, and stop it at the end. bind, pem: of HAProxy, see `haproxy.environment`.
 
     Its processes are stopped one by one where Ray leaves some, and none outlives this one, even if it is killed. Raises
     StillRunning if a process cannot be stopped.
@@ -73,7 +73,10 @@ def local_ray() -> Iterator[LocalRay]:
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
     adopt_orphans()
-    with guarded(folder), _variables(token_of(folder) | haproxy.environment(folder, free_port)):
+    with (
+        guarded(folder),
+        _variables(token_of(folder) | haproxy.environment(folder, free_port, bind, pem)),
+    ):
         import ray
 
         before = set(descendants())

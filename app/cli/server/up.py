@@ -6,19 +6,19 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import urlsplit
 
 import httpx
 import yaml
 from rich.console import Console
 
+from tandem.app.cli.server import haproxy
+from tandem.app.cli.server.front import AS_CONFIGURED, Front, Trust, Wishes, behind, front_of
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.cli.terminal.phases import Tell, line, phases
@@ -30,10 +30,6 @@ from tandem.engine.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tandem.app.settings import Settings  # imports Ray, which takes seconds
 
-LOOPBACK = {"host": "127.0.0.1", "port": 8000}
-"""Default address if the Serve YAML has none: Serve's own default is every interface."""
-EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-"""Address to dial for a server that listens on every interface."""
 CONFIG = Path(__file__).parents[2] / "configs" / "local.yaml"
 RECORD = Path(".tandem") / "up.json"
 LOGS = RECORD.with_name("logs")
@@ -56,7 +52,8 @@ class UpError(Exception):
 class Plan:
     """Deployment to start.
 
-    deployment: contents of the Serve YAML.
+    deployment: contents of the Serve YAML, for a Serve behind `front`.
+    front: where the API answers.
     settings: of the Tandem in it.
     model: its name for clients, of several models the first one's.
     question: one that the model can answer.
@@ -65,6 +62,7 @@ class Plan:
     """
 
     deployment: dict[str, Any]
+    front: Front
     settings: Settings
     model: str
     question: str = QUESTION
@@ -72,24 +70,16 @@ class Plan:
     chats: bool = True
 
     @property
-    def host(self) -> str:
-        return str(self.deployment["http_options"]["host"])
-
-    @property
-    def port(self) -> int:
-        return int(self.deployment["http_options"]["port"])
-
-    @property
     def address(self) -> str:
         """Address of the API, from this machine."""
-        return f"http://{EVERYWHERE.get(self.host, self.host)}:{self.port}"
+        return self.front.address
 
 
-def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> None:
+def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG) -> None:
     """Start everything, say how to use it, and stay until Ctrl-C, SIGTERM or `down`; then stop everything.
 
     config: a Serve YAML, or its content.
-    port: of the API instead of the configured one.
+    wishes: for the API's address and certificate, instead of the configured ones.
 
     Raises UpError.
     """
@@ -97,8 +87,8 @@ def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> No
     began = time.monotonic()
     os.environ.update(ENVIRONMENT)
     line(console, "Reading the settings", began)
-    plan = read(config, port)
-    _check(plan.host, plan.port)
+    plan = read(config, wishes)
+    _check(plan.front)
     _check_memory(plan.settings)
     if not plan.chats:
         console.print(
@@ -106,24 +96,24 @@ def up(port: int | None = None, config: Path | Mapping[str, Any] = CONFIG) -> No
             "model has one.",
             highlight=False,
         )
-    address = plan.address
+    front = plan.front
     try:
         signal.signal(signal.SIGTERM, _interrupt)
-        _record(address)
+        _record(front)
         line(console, "Starting Ray", began)
-        with local_ray() as ray:
+        with local_ray(front.bind, front.pem()) as ray:
             signal.signal(signal.SIGTERM, _interrupt)  # again, since Ray has set a handler of its own
             try:
                 with phases(console, began) as tell:
                     tell("Deploying")
                     deploy(plan.deployment, ray.dashboard)
-                    _record(address, ray)
+                    _record(front, ray)
                     try:
-                        wait_until_ready(address, ray.dashboard, tell)
+                        wait_until_ready(front.address, ray.dashboard, tell, front.trust())
                     except UpError as error:
                         raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
-                    _record(address, ray)
-                explain(console, plan, time.monotonic() - began, _is_open(address))
+                    _record(front, ray)
+                explain(console, plan, time.monotonic() - began, _is_open(front))
                 console.print(f"Logs: {logs_of(ray.folder) / 'serve'}", soft_wrap=True)
                 _stay()
             finally:
@@ -150,13 +140,27 @@ def change(config: Path = CONFIG) -> None:
     record = json.loads(RECORD.read_text())
     if record["folder"] is None:
         raise UpError("it is still starting")
-    os.environ.update(ENVIRONMENT | token_of(Path(record["folder"])) | {"RAY_AUTH_MODE": "token"})
-    plan = read(config, urlsplit(address).port)
+    folder, front = Path(record["folder"]), Front.of(record["front"])
+    os.environ.update(ENVIRONMENT | token_of(folder) | {"RAY_AUTH_MODE": "token"})
+    plan = read(config, Wishes(front.host, front.port, front.tls, insecure=True))
+    if plan.front != front:
+        raise UpError(
+            "api.tls: it runs without TLS; `tandem down`, and `tandem up` starts it with the certificate"
+        )
     with phases(console, began) as tell:
         tell("Deploying")
+        if front.tls is not None:
+            _renew(folder, front)
         deploy(plan.deployment, record["dashboard"])
-        wait_until_ready(address, record["dashboard"], tell)
+        wait_until_ready(address, record["dashboard"], tell, front.trust())
     console.print(f"[bold green]Changed[/] after {time.monotonic() - began:.0f} s")
+
+
+def _renew(folder: Path, front: Front) -> None:
+    try:
+        haproxy.show(folder, front.pem())
+    except (OSError, RuntimeError) as error:
+        raise UpError(str(error)) from None
 
 
 def down() -> bool:
@@ -199,38 +203,38 @@ def as_yaml(deployment: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(deployment), sort_keys=False)
 
 
-def read(config: Path | Mapping[str, Any], port: int | None = None) -> Plan:
+def read(config: Path | Mapping[str, Any], wishes: Wishes = AS_CONFIGURED) -> Plan:
     """Check the Serve YAML and the settings in it here, where the message is readable. Raises UpError."""
     from tandem.app.preflight import IMPORT_PATH, check_serve_yaml
 
     try:
         deployment = yaml.safe_load(config.read_text()) if isinstance(config, Path) else dict(config)
-        settings, *_ = check_serve_yaml(deployment)
+        settings, *others = check_serve_yaml(deployment)
+        front = front_of(deployment, (settings, *others), wishes)
     except (yaml.YAMLError, ValueError) as error:
         raise UpError(f"{config}: {error}" if isinstance(config, Path) else str(error)) from None
-    deployment["http_options"] = LOOPBACK | deployment.get("http_options", {})
-    if port is not None:
-        deployment["http_options"]["port"] = port
+    behind(front, deployment)
     for each in deployment["applications"]:
         if each["import_path"] == IMPORT_PATH:
             arguments = each["args"]
+            arguments.get("api", {}).pop("tls", None)  # HAProxy has it
             arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
     name, model = next(iter(settings.served.items()))
     drafted = model.drafter.exists or bool(settings.hosts)
     question = QUESTION if model.text_model in family.NAMES else ANY_QUESTION
     chats = Tokenizer.load(model_folder(model.text_model)).chats
-    return Plan(deployment, settings, name, question, "speculative" if drafted else "cloud", chats)
+    return Plan(deployment, front, settings, name, question, "speculative" if drafted else "cloud", chats)
 
 
-def _check(host: str, port: int) -> None:
+def _check(front: Front) -> None:
     if address := running():
         raise UpError(f"it is up already, at {address}; `tandem down` (or `make down`) stops it")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise UpError(f"{host}:{port} cannot be used ({error.strerror}); another one: --port") from None
+    try:
+        front.probe()
+    except OSError as error:
+        raise UpError(
+            f"{front.host}:{front.port} cannot be used ({error.strerror}); another one: --port"
+        ) from None
 
 
 def _check_memory(settings: Settings) -> None:
@@ -249,14 +253,14 @@ def deploy(deployment: dict[str, Any], dashboard: str) -> None:
     ServeSubmissionClient(dashboard).deploy_applications(deployment)
 
 
-def wait_until_ready(address: str, dashboard: str, tell: Tell) -> None:
+def wait_until_ready(address: str, dashboard: str, tell: Tell, trust: Trust = True) -> None:
     """Return when the API at `address` says that it is ready; `tell` hears of progress. Raises UpError."""
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
     serve = ServeSubmissionClient(dashboard)
     application: dict[str, Any] = {"deployments": {}}
     deadline = time.monotonic() + READY_WITHIN_S
-    with httpx.Client(timeout=2.0, trust_env=False) as client:
+    with httpx.Client(timeout=2.0, trust_env=False, verify=trust) as client:
         while time.monotonic() < deadline:
             applications = serve.get_serve_details()["applications"].values()
             for application in applications:
@@ -307,11 +311,12 @@ def progress(applications: Collection[Mapping[str, Any]]) -> str:
     return f"{len(deployments) - len(waiting)} of {len(deployments)} deployments run{still}"
 
 
-def _record(address: str, ray: LocalRay | None = None) -> None:
+def _record(front: Front, ray: LocalRay | None = None) -> None:
     """Record what was started, so that `down` ends exactly that, even if this process was killed."""
     RECORD.parent.mkdir(exist_ok=True)
     processes = [myself(), *descendants()]
-    record = {"address": address, "folder": None, "dashboard": None, "processes": processes}
+    record: dict[str, Any] = {"address": front.address, "front": front.as_json(), "processes": processes}
+    record |= {"folder": None, "dashboard": None}
     if ray is not None:
         record |= {"folder": str(ray.folder), "dashboard": ray.dashboard}
     RECORD.write_text(json.dumps(record))
@@ -327,6 +332,13 @@ def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False)
         console.print(
             "No API key has been made: only this machine is answered. `tandem keys make NAME --role operator` "
             "makes the first one.\n",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if plan.front.tls is not None:
+        console.print(
+            "Clients need SSL_CERT_FILE, the file of the certificate's authority, unless this machine trusts it; and "
+            "an address with the name that the certificate is for.\n",
             highlight=False,
             soft_wrap=True,
         )
@@ -353,9 +365,10 @@ def tries(plan: Plan) -> list[str]:
     ]
 
 
-def _is_open(address: str) -> bool:
+def _is_open(front: Front) -> bool:
     """Whether it answers without a key."""
-    return httpx.get(f"{address}/v1/keys", timeout=10.0, trust_env=False).status_code == 200
+    url = f"{front.address}/v1/keys"
+    return httpx.get(url, timeout=10.0, trust_env=False, verify=front.trust()).status_code == 200
 
 
 def _stay() -> NoReturn:

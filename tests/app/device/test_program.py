@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from openai import BadRequestError, InternalServerError
 
 from tandem.app.cli.server.local_ray import LocalRay, free_port
+from tandem.app.device import program
 from tandem.app.device.program import Running as Device
 from tandem.app.device.program import running
 from tandem.app.device.settings import DeviceProgram
@@ -23,6 +25,7 @@ from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tests.app.device.asking import MEMORY, QUESTIONS, listed, said
 from tests.applications import deploy, deployed, until
+from tests.cluster.certificate import make_certificate
 from tests.cluster.proxy import proxy_to
 from tests.conftest import Running
 from tests.deployments.relay import relay_to
@@ -408,6 +411,32 @@ async def test_a_key_is_for_one_program(http: httpx.AsyncClient, folder: Path, t
         assert laptop.uplink.up
         assert not laptop.ended.done()
         assert await listed(http, "laptop")
+
+
+async def test_its_own_api_speaks_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int
+) -> None:
+    """Also while the cloud does not answer."""
+    monkeypatch.setattr(program, "KNOWN_S", 0.0)
+    certificate, key = make_certificate(tmp_path)
+    (tmp_path / "laptop.key").write_text("secret")
+    settings = {
+        "connect": f"127.0.0.1:{unused_tcp_port}",
+        "key": tmp_path / "laptop.key",
+        "listen": "127.0.0.1:0",
+        "engine": {"kind": "null"},
+        "api": {"tls": {"certificate": certificate, "key": key}},
+    }
+    async with running(DeviceProgram.model_validate(settings)) as laptop:
+        assert laptop.address.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        async with httpx.AsyncClient(base_url=laptop.address, verify=trusting) as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            assert f"curl {laptop.address}/v1/" in (await client.get("/")).text
+    settings["api"] = {"tls": {"certificate": key, "key": key}}
+    with pytest.raises(ValueError, match="are no certificate and its key"):
+        async with running(DeviceProgram.model_validate(settings)):
+            pass
 
 
 async def test_a_revoked_key_ends_it(http: httpx.AsyncClient, folder: Path, tmp_path: Path) -> None:

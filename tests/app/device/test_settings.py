@@ -46,6 +46,15 @@ def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
     assert found.bundle == Path("/there")
 
 
+def test_the_files_of_its_certificate_are_seen_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "device.yaml"
+    tls = {"certificate": "cert.pem", "key": "/etc/key.pem"}
+    file.write_text(yaml.safe_dump({"connect": "a:1", "key": "k", "api": {"tls": tls}}))
+    shown = settings_of(file, {}).api.tls
+    assert shown is not None
+    assert (shown.certificate, shown.key) == (tmp_path / "cert.pem", Path("/etc/key.pem"))
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [

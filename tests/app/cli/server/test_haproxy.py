@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -16,8 +17,9 @@ from stat import S_IMODE
 import httpx
 import pytest
 
-from tandem.app.cli.server.haproxy import environment
+from tandem.app.cli.server.haproxy import environment, show
 from tandem.app.cli.server.local_ray import free_port
+from tests.cluster.certificate import make_certificate
 
 RAYS = """global
     nbthread 1
@@ -89,6 +91,64 @@ def test_counters_are_for_this_machine_and_the_api_hears_who_asks(variables: dic
             f"bind 127.0.0.1:{variables['RAY_SERVE_HAPROXY_STATS_PORT']}",
         ]
         assert lines.count("option forwardfor") == lines.count("option http-buffer-request") == 1
+
+
+class Scheme(Quiet):
+    """Answers with what it is told that its client speaks."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.headers.get("X-Forwarded-Proto", "").encode())
+
+
+def pem_of(folder: Path) -> tuple[bytes, ssl.SSLContext]:
+    """Return a new key and certificate, and a context that trusts it alone."""
+    folder.mkdir()
+    certificate, key = make_certificate(folder)
+    return key.read_bytes() + b"\n\n" + certificate.read_bytes(), ssl.create_default_context(
+        cafile=str(certificate)
+    )
+
+
+def test_it_speaks_tls_and_takes_a_new_certificate(tmp_path: Path) -> None:
+    (pem, trusting), (later, trusting_later) = (pem_of(tmp_path / name) for name in ("one", "two"))
+    port = free_port()
+    variables = environment(tmp_path, free_port, f"127.0.0.1:{port}", pem)
+    url = f"https://127.0.0.1:{port}/"
+    with ExitStack() as stack:
+        server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Scheme))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        config = write_rays(variables, free_port(), server.server_port)  # Serve itself says another port
+        start = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f", str(config)]
+        stack.callback((process := subprocess.Popen(start)).wait)
+        stack.callback(process.terminate)
+        until(lambda: name(process.pid) == "haproxy" and listens(port))
+        lied = {"X-Forwarded-Proto": "http"}
+        assert httpx.get(url, headers=lied, verify=trusting).text == "https"
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(url, verify=trusting_later)
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.get(url.replace("https", "http"))
+        show(tmp_path, later)
+        assert httpx.get(url, verify=trusting_later).text == "https"
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(url, verify=trusting)
+        assert S_IMODE((tmp_path / "h" / "tls.pem").stat().st_mode) == 0o600
+        with pytest.raises(RuntimeError, match="HAProxy does not take the certificate"):
+            show(tmp_path, b"no certificate")
+
+
+@pytest.mark.parametrize("bind", ["[::]:8443 v4v6", "[::1]:8443", "0.0.0.0:8443"])
+def test_where_the_api_listens_is_haproxys_business(tmp_path: Path, bind: str) -> None:
+    variables = environment(tmp_path, free_port, bind)
+    config = write_rays(variables, 8000, 8001)
+    check = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-c", "-f", str(config)]
+    done = subprocess.run(check, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"\n    bind {bind}\n" in config.read_text()
+    assert ":8000" not in config.read_text()
 
 
 def test_a_connection_outlives_the_haproxy_that_took_it(variables: dict[str, str]) -> None:

@@ -22,6 +22,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from tandem.app.cli.server.front import Wishes
 from tandem.app.cli.server.local_ray import free_port
 from tandem.app.cli.server.processes import PR_SET_CHILD_SUBREAPER, Process, alive, collect, descendants
 from tandem.app.cli.server.up import (
@@ -256,7 +257,7 @@ def test_a_port_that_is_taken_is_named(config: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(UpError, match=f"127.0.0.1:{port} cannot be used"):
-            up(port, config)
+            up(Wishes(port=port), config)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +299,7 @@ def test_the_least_that_a_serve_yaml_may_say(tmp_path: Path) -> None:
         "applications": [other, ours | {"args": kept}],
         "http_options": {"host": "127.0.0.1", "port": 8000},
     }
-    assert read(path, port=8123).address == "http://127.0.0.1:8123"
+    assert read(path, Wishes(port=8123)).address == "http://127.0.0.1:8123"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,9 @@ def test_where_it_listens_everywhere_it_is_dialled_on_this_machine(
     deployment = yaml.safe_load(config.read_text())
     deployment["http_options"] = {"host": host, "port": 8123}
     config.write_text(yaml.safe_dump(deployment))
-    assert read(config).address == f"http://{dialled}:8123"
+    with pytest.raises(UpError, match=f"least.yaml: listening on {host}, beyond this machine, needs TLS"):
+        read(config)
+    assert read(config, Wishes(insecure=True)).address == f"http://{dialled}:8123"
 
 
 def test_the_model_is_called_as_in_the_settings(config: Path) -> None:
@@ -322,8 +325,8 @@ def test_the_model_is_called_as_in_the_settings(config: Path) -> None:
 
 
 def test_what_to_try_names_an_address_only_where_it_is_another_one(config: Path) -> None:
-    assert "--url" not in tries(read(config, port=8000))[-1]
-    assert tries(read(config, port=8123))[-1].endswith("--url http://127.0.0.1:8123")
+    assert "--url" not in tries(read(config, Wishes(port=8000)))[-1]
+    assert tries(read(config, Wishes(port=8123)))[-1].endswith("--url http://127.0.0.1:8123")
 
 
 def test_a_mistake_in_the_settings_is_told_before_anything_starts(config: Path) -> None:
