@@ -23,7 +23,6 @@ from tandem.policies.race.race import Race
 from tandem.policies.reader.stall_timeout import PROBE_S, Patience
 from tandem.simulator.chaos import ChaosOutcome, Fault, play, promises
 from tandem.simulator.chaos.promises import promised_s
-from tandem.policies.reader.stall_timeout import PROBE_S, Patience
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
 from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients
