@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from tandem.deployments.control.metrics import Metrics
-from tandem.deployments.control.observation import Observation
-from tandem.deployments.request.assignment import EndpointInfo, Load
-from tandem.deployments.routing.directory import Snapshot
-from tandem.engine.base import EngineStats
-from tandem.engine.distribution import TOKEN_S, Distribution
 from tests.docs.documents import table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,44 +22,6 @@ def expressions() -> Iterator[str]:
     for panel in BOARD["panels"]:
         yield from (target["expr"] for target in panel["targets"])
     yield from (v["query"] for v in BOARD["templating"]["list"] if v["type"] == "query")
-
-
-@pytest.fixture(scope="module")
-def shown() -> dict[str, set[str]]:
-    """Labels of every metric, after a request in which everything happened."""
-    load = Load.of(EngineStats(waiting=1, blocks_free=2, blocks_total=4))
-    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load)
-    service = EndpointInfo("verifier 2", "v:2", "verifier", refusal="")
-    gaps_s = Distribution.over(TOKEN_S)
-    gaps_s.add(0.1, TOKEN_S)
-    metrics = Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica, service)})})
-    metrics.observe(
-        Observation(
-            "cloud",
-            200,
-            prompt_tokens=1,
-            origins={"cloud": 2},
-            finished=("stop",),
-            queue_s=0.0,
-            ttft_s=0.1,
-            total_s=0.2,
-            tpot_s=(0.1,),
-            stall_s=0.0,
-            counted={("migrations", "cost"): 1},
-            key="key-1",
-            device="laptop",
-            answers=1,
-            most_tokens=9,
-            answer_tokens=(2,),
-            decode_s=(0.1,),
-            gaps_s=gaps_s,
-        )
-    )
-    labels: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(metrics.exposition()[0].decode()):
-        for sample in family.samples:
-            labels.setdefault(sample.name, set()).update(sample.labels)
-    return labels
 
 
 @pytest.mark.parametrize("expression", list(expressions()))
