@@ -50,12 +50,11 @@ async def test_a_request_is_a_tree(
     backend: NullBackend,
     exporter: Exporter,
     collector: Collector,
-    caplog: pytest.LogCaptureFixture,
+    serve_log: list[logging.LogRecord],
 ) -> None:
     world = World([NullEngine(TOKENIZER.vocab_size)])
     backend.run = world.executor.run  # type: ignore[method-assign]
-    with caplog.at_level(logging.INFO, "ray.serve"):
-        reply = await http.post(CHAT, json=HELLO, headers={"traceparent": f"00-{TRACE}-{CLIENT}-01"})
+    reply = await http.post(CHAT, json=HELLO, headers={"traceparent": f"00-{TRACE}-{CLIENT}-01"})
     await exporter.close()
     assert collector.headers["api-key"] == "secret"
     assert collector.paths == [
@@ -91,7 +90,7 @@ async def test_a_request_is_a_tree(
     for span in collector.spans:
         assert span.trace == TRACE
         assert root.began_ns <= span.began_ns <= span.ended_ns <= root.ended_ns
-    (line,) = [record for record in caplog.records if record.message.startswith("request ")]
+    (line,) = [record for record in serve_log if record.getMessage().startswith("request ")]
     assert (line.trace_id, line.span_id) == (TRACE, root.id)
     said = str([(span.attributes, span.resource) for span in collector.spans])
     assert "Hello" not in said
