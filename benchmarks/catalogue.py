@@ -59,6 +59,7 @@ BENCHMARKS = {
     "mask": Benchmark("speed.mask", 0.5),
     "policies": Benchmark("speed.policies", 0.5),
     "simulator": Benchmark("speed.simulator", 12),
+    "tracing": Benchmark("speed.tracing", 1),
     "versus_vllm": Benchmark("speed.versus_vllm", 8),
     "wire": Benchmark("speed.wire", 1),
 }

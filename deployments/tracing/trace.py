@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -127,7 +126,7 @@ class _Calls:
     ended_s: float = 0.0
     calls: int = 0
     busy_s: float = 0.0
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, int] = field(default_factory=dict)
     error: str = ""
 
 
@@ -156,7 +155,9 @@ class OperationSpans:
 
     def count(self, operation: str, counts: Mapping[str, int]) -> None:
         """Add what a call that is over has given, by name."""
-        self._calls[operation].counts.update(counts)
+        found = self._calls[operation].counts
+        for name, count in counts.items():
+            found[name] = found.get(name, 0) + count
 
     def fail(self, operation: str, error: BaseException) -> None:
         """Mark an operation as failed; one that was cancelled is not."""
