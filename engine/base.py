@@ -129,6 +129,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     min_p: least probability of a token, relative to the likeliest one's; 0 for any.
     logit_bias: (id, number) pairs that are added to the model's logits.
     adapter: name of the adapter (LoRA) with which the model answers; "": none.
+    trace: the request's span, as W3C's `traceparent` names it, below which an engine's own may be; "": none.
     """
 
     max_tokens: int = 256
@@ -151,6 +152,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     min_p: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     adapter: str = ""
+    trace: str = ""
 
     @property
     def greedy(self) -> bool:

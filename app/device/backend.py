@@ -38,7 +38,6 @@ from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job, UnknownMode
 from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.directory import Snapshot
-from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.base import Engine, EngineError, EngineStopped, InvalidRequest
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.text.tokenizer import Tokenizer
@@ -53,6 +52,7 @@ class DeviceBackend:
     record: returns its record, without name and link.
     outer: the two ends of a split model, or None.
     tokenizer: of the API's text: the split model's, if there is one.
+    tracer: of requests to its API; None: nothing is traced.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class DeviceBackend:
             settings.limits.limits(),
             self._report,
         )
-        self._exporter = Exporter.of_environment("device")
+        self.tracer: Tracer | None = None
 
     def _record(self) -> DeviceRecord:
         """Return the device's record, as known here."""
@@ -94,8 +94,6 @@ class DeviceBackend:
     async def close(self) -> None:
         """Return when nothing is on its way any more."""
         await self._executor.settled()
-        if self._exporter is not None:
-            await self._exporter.close()
 
     # -- what the executor asks for -----------------------------------------------------------------------
 
@@ -129,10 +127,6 @@ class DeviceBackend:
     @property
     def behind_proxy(self) -> bool:
         return False
-
-    @property
-    def tracer(self) -> Tracer | None:
-        return None if self._exporter is None else self._exporter.tracer
 
     @property
     def responses(self) -> ResponseStore:

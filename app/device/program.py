@@ -22,6 +22,8 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.pools.engines import EngineSettings, build_engine, tokenizer_model
 from tandem.deployments.pools.models import model_folder
+from tandem.deployments.tracing.engine import traced
+from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.base import SplitInfo
 from tandem.engine.split.base import OuterEngine
 from tandem.engine.text.tokenizer import Tokenizer
@@ -73,6 +75,8 @@ async def running(
         stack.push_async_callback(engine.close)
         report("Measuring")
         speed = await measure(engine)
+        if (exporter := Exporter.of_environment("device")) is not None:
+            stack.push_async_callback(exporter.close)
         device = Device(engine, load_profile(settings.profile))
         stack.push_async_callback(device.close)
 
@@ -87,7 +91,7 @@ async def running(
         uplink = Uplink(
             settings.connect,
             secret,
-            device,
+            traced(device, exporter),
             record,
             tls=tls,
             settings=settings.wire(),
@@ -101,6 +105,7 @@ async def running(
             outer, tokenizer = await _outer(bundles, settings, uplink)
             stack.push_async_callback(outer.close)
         backend = DeviceBackend(settings, device, record, speaks, outer, tokenizer, uplink)
+        backend.tracer = None if exporter is None else exporter.tracer
         stack.push_async_callback(backend.close)
         shown = settings.api.tls
         # No proxy is in front of it: the peer is the client, whatever a request's header says.

@@ -1,4 +1,4 @@
-"""What traces cost an answer: CPU time of the executor over null engines, with traces, without, and at another commit.
+"""Cost of traces to an answer: CPU time of the executor over null engines, with traces, without, and at another commit.
 
 Each side runs in a process of its own, in turns; an answer has 64 tokens, in mode cloud (each a call of its own) or
 speculative (rounds of four drafts). With traces, spans are batched and encoded for OTLP as they are when they are

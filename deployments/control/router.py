@@ -32,6 +32,8 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.models import ModelRoutings, RoutedModel
 from tandem.deployments.routing.routing import Routing
+from tandem.deployments.tracing.exporter import Exporter
+from tandem.deployments.tracing.trace import served
 from tandem.engine.base import EngineError, SplitInfo
 
 ANSWER_S = 5.0
@@ -85,6 +87,7 @@ class Router:
                 may_dial_in=lambda name: HandleClient(access).ask(ANSWER_S, Access.has_device, name),
             )
 
+        self._exporter = Exporter.of_environment("router")
         self._routings = ModelRoutings(models, routing)
         for part in (part for each in self._routings for part in each.modes.values()):
             await part.recall()
@@ -124,7 +127,10 @@ class Router:
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request; raises as Routing.assign."""
-        return await self._routings.assign(wanted)
+        if self._exporter is None or not wanted.trace:
+            return await self._routings.assign(wanted)
+        with served(self._exporter.tracer, "route", wanted.trace):
+            return await self._routings.assign(wanted)
 
     async def ask_mode(self, model: str, mode: str, question: object) -> Any:
         """Put a request's question to its mode's part, see Routing.ask."""
@@ -197,3 +203,5 @@ class Router:
     async def __del__(self) -> None:
         for task in self._loops:
             task.cancel()
+        if self._exporter is not None:
+            await self._exporter.close()

@@ -287,19 +287,20 @@ class _Request:
 
     async def _assigned(self) -> Assignment:
         with spanned(self._job.trace, "assign", self._traced) as span:
-            assignment = await self._asked()
+            assignment = await self._asked("" if span is None else span.traceparent)
             if span is not None:
                 endpoints = [f"{role}={each.name}" for role, each in assignment.endpoints.items()]
                 span.set({"tandem.mode": assignment.mode, "tandem.endpoints": endpoints})
             return assignment
 
-    async def _asked(self) -> Assignment:
+    async def _asked(self, trace: str) -> Assignment:
         began_s = self._loop.time()
         wanted = replace(
             self._executor.wanted(self._job),
             lost=tuple(self._lost),
             full=(*self._full, *self._refused),
             sent=len(self.log),
+            trace=trace,
         )
         deadline = Deadline(self._loop, self._executor._reach.reached_s)
         deadline.start(began_s, self._limits.assign_s)

@@ -22,6 +22,7 @@ from tandem.deployments.access.device_name import PATTERN, device_name
 from tandem.deployments.config.settings import LinkSettings, Strict
 from tandem.deployments.pools.engines import AnySettings, EngineSettings, TorchSettings, build_engine
 from tandem.deployments.pools.replica import EndpointSettings
+from tandem.deployments.tracing.engine import made_traced
 
 logger = logging.getLogger("ray.serve")
 
@@ -192,7 +193,7 @@ class Edge:
         hosting.DeviceHost.options(  # type: ignore[attr-defined]
             name=name, lifetime="detached", get_if_exists=True, num_cpus=host.cpus
         ).remote(
-            [partial(build_engine, engine) for engine in host.engines],
+            [partial(made_traced, partial(build_engine, engine), host.name) for engine in host.engines],
             [device.hosted(host.serves) for device in host.devices],
             self._register,
             self._endpoint.listening,

@@ -18,6 +18,8 @@ from tandem.deployments.config.settings import Strict
 from tandem.deployments.pools.autoscaling import WAITING, as_numbers, replica_state
 from tandem.deployments.pools.engines import AnySettings, MiddleSettings, ServiceSettings, build_engine
 from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.tracing.engine import traced
+from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.base import Engine, EngineStopped
 
 logger = logging.getLogger("ray.serve")
@@ -99,6 +101,9 @@ class EngineEndpoint:
     ) -> None:
         self.pool, self._settings = pool, settings
         self._exit = AsyncExitStack()
+        self._exporter = Exporter.of_environment(pool)
+        if self._exporter is not None:
+            self._exit.push_async_callback(self._exporter.close)
         each = engine.services if isinstance(engine, ServiceSettings) else (engine,)
         self._parts = [await self._start(part) for part in each]
         self._draining, self._waiting = False, 0.0
@@ -108,8 +113,9 @@ class EngineEndpoint:
         engine = await asyncio.to_thread(build_engine, settings)
         self._exit.push_async_callback(engine.close)
         at = self._settings
+        reached = traced(engine, self._exporter)
         server = await self._exit.enter_async_context(
-            serve_engines({self.pool: engine}, joined(at.host, 0), auth=at.token, tls=at.listening())
+            serve_engines({self.pool: reached}, joined(at.host, 0), auth=at.token, tls=at.listening())
         )
         part = _Part(engine, settings, reachable(server.address))
         logger.info("%s serves %s at %s", self.pool, engine.info.model, part.address)

@@ -158,6 +158,7 @@ class RoutingRequest:
     split: which part of a split model whoever drives the request has; None: none.
     model: name of the model that is asked for; "": the first one.
     priority: among the account's requests that wait for room, the lowest first.
+    trace: as in Sampling.
     """
 
     mode: str | None = None
@@ -177,6 +178,7 @@ class RoutingRequest:
     split: SplitInfo | None = None
     model: str = ""
     priority: int = 0
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,8 @@ class EndpointSession(Session):
         engine, timeouts = await self.connect(), self._context.timeouts
         if sampling.adapter and self.endpoint.engine != VERIFIER:  # adapters are the target's
             sampling = msgspec.structs.replace(sampling, adapter="")
+        if self._spans is not None:
+            sampling = msgspec.structs.replace(sampling, trace=self._spans.traceparent)
         self._ask(len(prompt) + len(log))
         try:
             self._session = await self._call(

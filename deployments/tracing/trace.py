@@ -106,7 +106,19 @@ def spanned(trace: Trace | None, name: str, attributes: Attributes | None = None
     if trace is None:
         yield None
         return
-    span = trace.child(name, attributes)
+    with _ending(trace.child(name, attributes)) as span:
+        yield span
+
+
+@contextmanager
+def served(tracer: Tracer, name: str, traceparent: str) -> Iterator[Trace]:
+    """Begin a span below that of a caller elsewhere and end it with the block, as `spanned` does."""
+    with _ending(Trace(tracer, name, continued({TRACEPARENT: traceparent}), kind=SpanKind.SERVER)) as span:
+        yield span
+
+
+@contextmanager
+def _ending(span: Trace) -> Iterator[Trace]:
     try:
         yield span
     except (asyncio.CancelledError, GeneratorExit):  # nothing went wrong
@@ -143,6 +155,11 @@ class OperationSpans:
         self._parent, self._attributes = parent, attributes
         self._loop = asyncio.get_running_loop()
         self._calls: dict[str, _Calls] = {}
+
+    @property
+    def traceparent(self) -> str:
+        """Return the name of the span above, for the session's other end."""
+        return self._parent.traceparent
 
     def called(self, operation: str, began_s: float, took_s: float) -> None:
         """Add a call that is over."""

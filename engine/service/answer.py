@@ -29,11 +29,12 @@ class Answer:
         request: tuple[Mapping[str, Any], bytes],
         stops: Stops,
         form: Form | None = None,
+        trace: str = "",
     ) -> None:
-        """request: as of RequestWriter.write. form: that the text must have."""
+        """request: as of RequestWriter.write. form: that the text must have. trace: as in Sampling."""
         self.begun_s: float | None = None
         self._client, self._words = client, WordEncoder(tokenizer)
-        (self._body, self._half), self._stops, self._form = request, stops, form
+        (self._body, self._half), self._stops, self._form, self._trace = request, stops, form, trace
 
     async def read(self, stream: TokenQueue) -> None:
         """Put the answer's tokens into the queue. Raise EngineError."""
@@ -41,7 +42,7 @@ class Answer:
         form = self._form
         usage: Usage | None = None
         now_s = asyncio.get_running_loop().time
-        async with aclosing(self._client.stream(self._body)) as chunks:
+        async with aclosing(self._client.stream(self._body, self._trace)) as chunks:
             async for chunk in chunks:
                 usage = chunk.usage or usage
                 text, stopped = self._stops.push(chunk.text if form is None else form.begin(chunk.text))
@@ -64,7 +65,7 @@ class Answer:
     async def text(self) -> bytes:
         """Return the whole answer. Raise EngineError."""
         data = b""
-        async with aclosing(self._client.stream(self._body)) as chunks:
+        async with aclosing(self._client.stream(self._body, self._trace)) as chunks:
             async for chunk in chunks:
                 data += self._without_half(chunk.text.encode("utf-8", "replace"))
         return data

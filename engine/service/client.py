@@ -67,11 +67,13 @@ class ServiceClient:
             transport=transport,
         )
 
-    async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
-        """Yield an answer's chunks up to its end. Raise EngineError, also for a stream that ends before."""
+    async def stream(self, body: Mapping[str, Any], trace: str = "") -> AsyncGenerator[Chunk, None]:
+        """Yield an answer's chunks up to its end. Raise EngineError, also for a stream that ends before. trace: as in
+        Sampling."""
         config, now = self._config, asyncio.get_running_loop().time
         url = config.base_url + PATHS[config.route]
-        request = self._http.build_request("POST", url, json=body)
+        headers = {"traceparent": trace} if trace else {}
+        request = self._http.build_request("POST", url, json=body, headers=headers)
         limit_s, what = now() + config.first_s, f"no token within {config.first_s:g} s"
         with self._explained():
             async with _until(limit_s, what):

@@ -278,7 +278,7 @@ class ServiceSession(OutputSession):
         if matcher is not None and sampling.grammar is not None and checked:
             opening = "" if sampling.grammar.begin else sampling.grammar.end
             form = Form(matcher, engine.tokenizer, self.output, opening)
-        return Answer(engine.client, engine.tokenizer, request, stops, form)
+        return Answer(engine.client, engine.tokenizer, request, stops, form, sampling.trace)
 
     async def cancel(self) -> None:
         await self.end()

@@ -18,7 +18,7 @@ STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of two output positions: what continues an answer shall not repeat its beginning's chances."""
 DEFAULTS = Sampling()
 OPENAI = ("max_tokens", "temperature", "top_p", "presence_penalty", "frequency_penalty", "stop", "seed")
-HERE = ("stop_tokens", "reader_rate", "waited_s", "logprobs", "forced", "grammar")
+HERE = ("stop_tokens", "reader_rate", "waited_s", "logprobs", "forced", "grammar", "trace")
 """Fields that never go to a service by a name of their own."""
 CHANCES = ("top_k", "min_p")
 """Fields that greedy sampling does without."""

@@ -68,7 +68,8 @@ async def test_traces_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 assert reply.status_code == 200, reply.text
 
                 async def whole() -> bool:
-                    return any(span.name == "chat tandem" for span in collector.spans)
+                    names = [span.name for span in collector.spans]
+                    return "chat tandem" in names and names.count("session null") == 2
 
                 await until(whole, 30.0)
                 said = await asyncio.to_thread(lines, tmp_path)
@@ -80,8 +81,15 @@ async def test_traces_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "chat tandem/speculative/open",
         "chat tandem/speculative/draft",
         "chat tandem/speculative/verify",
+        "chat tandem/speculative/session null/verify",
+        "chat tandem/speculative/session null/draft",
     } <= set(collector.paths)
-    assert collector.named("draft").attributes["tandem.endpoint"] == "phone"
+    (draft,) = [
+        span for span in collector.spans if span.name == "draft" and "tandem.endpoint" in span.attributes
+    ]
+    assert draft.attributes["tandem.endpoint"] == "phone"
+    inside = {(s.resource["service.instance.id"].split("@")[0], s.name) for s in collector.spans}
+    assert inside >= {("ingress", "gate"), ("router", "route"), ("verifier", "verify"), ("edge", "draft")}
     root = collector.named("chat tandem")
     assert (root.trace, root.parent) == (TRACE, CLIENT)
     (line,) = [line for line in said if line.get("answer") == reply.json()["id"]]

@@ -87,7 +87,12 @@ class MiddleEngine(CoreEngine):
     def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
         if prompt or log:
             raise InvalidRequest(f"{self.info.model} takes hidden states: no prompt and no log")
-        told = Sampling(sampling.max_tokens, reader_rate=sampling.reader_rate, ignore_eos=sampling.ignore_eos)
+        told = Sampling(
+            sampling.max_tokens,
+            reader_rate=sampling.reader_rate,
+            ignore_eos=sampling.ignore_eos,
+            trace=sampling.trace,
+        )
         if sampling != told:
             raise InvalidRequest(f"{self.info.model} does not sample: of that, it is told max_tokens alone")
         check_request([0], [], sampling, 1, self.info.context + 1)

@@ -144,16 +144,18 @@ Piece = bytes | float | Exception
 class Transport(httpx.AsyncBaseTransport):
     """A service without a network: each request gets the next reply, a status with headers and the pieces of a body.
 
-    seen: bodies of the requests; closed: how many replies were closed.
+    seen: bodies of the requests; headers: of the last one; closed: how many replies were closed.
     """
 
     def __init__(self, *replies: tuple[int, dict[str, str], list[Piece]] | Exception) -> None:
         self._replies = deque(replies)
         self.seen: list[dict[str, Any]] = []
+        self.headers: dict[str, str] = {}
         self.closed = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.seen.append(json.loads(request.content))
+        self.headers = dict(request.headers)
         reply = self._replies.popleft()
         if isinstance(reply, Exception):
             raise reply

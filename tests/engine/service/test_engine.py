@@ -43,6 +43,7 @@ from tests.engine.service.fake_service import (
 )
 
 PROMPT = TOKENIZER.encode("Tell me about Marworth.")
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CHAT = TOKENIZER.render_chat(
     [
         {"role": "user", "content": "Who are you?"},
@@ -137,6 +138,17 @@ async def test_the_least_length_counts_what_was_said() -> None:
         await whole(engine, Sampling(9, min_tokens=2), log)
     assert [body["min_tokens"] for body in transport.seen] == [1, 0]
     await engine.close()
+
+
+async def test_a_trace_goes_on_at_the_service() -> None:
+    for trace, expected in (("", None), (TRACE, TRACE)):
+        transport = Transport(said(chunk(" so", "stop"), DONE))
+        engine = engine_of(transport)
+        async with engine_contract.session(engine, PROMPT, Sampling(9, trace=trace)) as session:
+            await engine_contract.drain(session)
+        await engine.close()
+        assert transport.headers.get("traceparent") == expected
+        assert "trace" not in transport.seen[0]
 
 
 async def test_the_bill_is_the_services(engine: ServiceEngine) -> None:
