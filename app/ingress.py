@@ -138,6 +138,9 @@ class Ingress:
         if caller.keyed:
             self._entrance.leave(entry.request, finished)
 
+    async def booked(self) -> None:
+        await self._access.booked()
+
     async def caller(self, hashed: str | None) -> Caller | None:
         return await self._access.callers.of(hashed)
 

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from tandem.deployments.access.store import BillBatch
-from tandem.deployments.outbox import DELAY_S
 from tandem.deployments.request.bill import Charge
 
 logger = logging.getLogger("ray.serve")
@@ -18,7 +17,7 @@ AGAIN_S = 0.5
 
 
 class BillSender:
-    """Bills that are not booked yet; only one batch is on its way at a time.
+    """Bills that are not booked yet. One batch is on its way at a time; bills that come meanwhile are the next one.
 
     send: returns when a batch is on disk, which books it once however often it is sent.
     """
@@ -27,18 +26,22 @@ class BillSender:
         self._send = send
         self._name, self._number = secrets.token_hex(8), 0
         self._waiting: list[Charge] = []
+        self._last: asyncio.Future[None] | None = None  # done when the latest bill is booked
         self._sending: asyncio.Task[None] | None = None
 
     def add(self, charge: Charge) -> None:
-        """Send a bill soon."""
+        """Send a bill."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            self._last = loop.create_future()
         self._waiting.append(charge)
         if self._sending is None or self._sending.done():
-            self._sending = asyncio.get_running_loop().create_task(self._send_all())
+            self._sending = loop.create_task(self._send_all())
 
-    async def sent(self, within_s: float) -> None:
-        """Return when all bills are booked, at the latest after so many seconds."""
-        if self._sending is not None:
-            await asyncio.wait({self._sending}, timeout=within_s)
+    async def booked(self, within_s: float) -> None:
+        """Return when all bills so far are booked, at the latest after so many seconds."""
+        if self._last is not None:
+            await asyncio.wait({self._last}, timeout=within_s)
 
     def close(self) -> None:
         """Send no more."""
@@ -46,11 +49,12 @@ class BillSender:
             self._sending.cancel()
 
     async def _send_all(self) -> None:
-        await asyncio.sleep(DELAY_S)
         while self._waiting:
-            charges, self._waiting = self._waiting, []
+            assert self._last is not None
+            charges, self._waiting, booked = self._waiting, [], self._last
             self._number += 1
             await self._send_until_booked(BillBatch(self._name, self._number, charges))
+            booked.set_result(None)
 
     async def _send_until_booked(self, batch: BillBatch) -> None:
         while True:

@@ -51,23 +51,27 @@ class AccessClient(HandleClient):
         return await self.ask(self._soon_s, Access.drop_response, account, id)
 
     def charge(self, report: Report) -> None:
-        """Have an answer's bill booked soon."""
+        """Have an answer's bill booked; `booked` returns when it is."""
         day = day_of(time.time())
         self._bills.add(Charge(report.account, report.device, report.bill, report.mode, report.model, day))
 
+    async def booked(self) -> None:
+        """Return when all bills so far are booked, or have waited for the key service too long."""
+        await self._bills.booked(self._soon_s)
+
     async def close(self) -> None:
         """Return when all bills are booked, or cannot be."""
-        await self._bills.sent(self._soon_s)
+        await self.booked()
         self._bills.close()
 
     async def account(self, key: str) -> Statement:
         """Return that account's usage and terms, without opening it."""
-        await self._bills.sent(self._soon_s)
+        await self.booked()
         return await self._complete(key, await self.ask(self._soon_s, Access.account, key))
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """Return usage, this process's answers included."""
-        await self._bills.sent(self._soon_s)
+        await self.booked()
         return await self.ask(self._soon_s, Access.usage, query)
 
     async def settle(self, key: str, changes: Mapping[str, Any]) -> Statement:
@@ -101,7 +105,7 @@ class AccessClient(HandleClient):
             return await self.ask(self._soon_s, Access.revoke_key, id)
 
     async def teams(self) -> list[TeamStatement]:
-        await self._bills.sent(self._soon_s)
+        await self.booked()
         return await self.ask(self._soon_s, Access.teams)
 
     async def make_team(self, name: str, changes: Mapping[str, Any]) -> TeamStatement:

@@ -69,6 +69,7 @@ class AnswerResponse(Response):
         record.begin(self.id, admitted)
         self.created = int(time.time())
         self._enter = partial(backend.enter, admitted.caller, admitted.entry, admitted.jobs)
+        self._booked = backend.booked
         leave = partial(backend.leave, admitted.caller, admitted.entry)
         self._gather = Gather(
             record.traced(backend.run),
@@ -128,6 +129,8 @@ class AnswerResponse(Response):
             async for batch in gather.batches():
                 await self.take(batch, send)
                 self._record.sent_text()
+            await gather.closed()
+        await self._booked()  # the client is told of the end when nothing can lose the bill any more
         await self.end(scope, receive, send)
         self._record.end(200)
 

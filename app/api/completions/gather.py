@@ -15,6 +15,9 @@ from tandem.engine.base import EngineStopped
 
 RunJob = Callable[[Job], AsyncGenerator[Delta, None]]
 
+CLOSING_S = 1.0
+"""Longest that an answer's end waits for its jobs to close: an endpoint of theirs may be gone."""
+
 
 class ChunkCoalescer:
     """Limits the chunks that all streams of a process send together.
@@ -96,6 +99,11 @@ class Gather:
                 raise self._error
             if all(choice.finish for choice in self.choices):
                 return
+
+    async def closed(self) -> None:
+        """Return when all jobs have reported what they used, or take too long to come to their end."""
+        if self._pumps:
+            await asyncio.wait(self._pumps, timeout=CLOSING_S)
 
     def _ended(self, number: int, finished: bool, _: object = None) -> None:
         """Record the end of a job. finished: whether it was complete."""

@@ -108,6 +108,10 @@ class ServingBackend(Protocol):
         """Note that a request generates no more. finished: all its jobs have come to their end by themselves."""
         ...
 
+    async def booked(self) -> None:
+        """Return when the bills of all answers that have ended are on disk, or have waited too long for it."""
+        ...
+
     async def caller(self, hashed: str | None) -> Caller | None:
         """Return the owner of the key with that hash, or None; before a key is made, anyone is anonymous."""
         ...

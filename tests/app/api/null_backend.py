@@ -98,6 +98,8 @@ class NullBackend:
     jobs: jobs that were run.
     closed: released by each job that ends, for whatever reason.
     left: requests that generate no more, and whether all their jobs came to an end by themselves.
+    books: whether bills can be booked.
+    booking: released by each answer that begins to wait for that.
     """
 
     def __init__(
@@ -140,12 +142,19 @@ class NullBackend:
         self.jobs: list[Job] = []
         self.closed = asyncio.Semaphore(0)
         self.left: list[tuple[int, bool]] = []
+        self.books = asyncio.Event()
+        self.books.set()
+        self.booking = asyncio.Semaphore(0)
 
     def models(self) -> list[ModelCard]:
         return [ModelCard(id="null", context=self.engine.info.context, vocabulary=TOKENIZER.vocabulary)]
 
     def tokenizer(self, model: str) -> Tokenizer:
         return TOKENIZER
+
+    async def booked(self) -> None:
+        self.booking.release()
+        await self.books.wait()
 
     async def caller(self, hashed: str | None) -> Caller | None:
         return self.treasury.caller(hashed)

@@ -157,3 +157,28 @@ async def test_a_request_leaves_before_its_last_piece_is_sent(asked: Any) -> Non
     await (await answering(backend, n=1, max_tokens=20, **asked))({"type": "http"}, nothing, send)
     assert left == [1]
     assert backend.left == [(backend.jobs[0].id, True)]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_end_is_told_when_the_bill_is_booked(backend: NullBackend, stream: bool) -> None:
+    """The text does not wait for it; a program that counts answers counts none that is not billed."""
+    sent: list[bytes] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("body", b""))
+
+    backend.books.clear()
+    response = await answering(backend, stream=stream, n=1, max_tokens=4)
+    sending = asyncio.create_task(response({"type": "http"}, nothing, send))
+    await times(1, backend.booking)
+    await times(1, backend.closed)  # what it used is reported before
+    assert bool(sent) == stream
+    assert not b"".join(sent).endswith(b"data: [DONE]\n\n")
+    backend.books.set()
+    await sending
+    whole = b"".join(sent)
+    assert (
+        whole.endswith(b"data: [DONE]\n\n")
+        if stream
+        else json.loads(whole)["usage"]["completion_tokens"] == 4
+    )
