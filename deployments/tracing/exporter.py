@@ -10,18 +10,23 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 logger = logging.getLogger("ray.serve")
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 SPOKEN = "http/protobuf"
+CLOSE_S = 2.0
+"""Longest wait for a collector at a process's end."""
 
 
 def wanted(environment: Mapping[str, str] = os.environ) -> bool:
@@ -58,8 +63,9 @@ class Exporter:
         own = {"service.name": "tandem", "service.version": version, "service.instance.id": here}
         given = OTELResourceDetector().detect().attributes
         resource = Resource.create({**own, **given})
-        self._provider: TracerProvider = TracerProvider(resource=resource)
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._provider: TracerProvider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._sender: SpanExporter = OTLPSpanExporter()
+        self._provider.add_span_processor(BatchSpanProcessor(self._sender))
         self.tracer = self._provider.get_tracer("tandem", version)
 
     @classmethod
@@ -68,5 +74,20 @@ class Exporter:
         return cls(part) if wanted() else None
 
     async def close(self) -> None:
-        """Export what is left, and stop."""
-        await asyncio.to_thread(self._provider.shutdown)
+        """Export what is left, and stop; what a collector does not take within CLOSE_S is lost."""
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+
+        def shut_down() -> None:
+            self._provider.shutdown()
+            with suppress(RuntimeError):  # the loop has not waited
+                loop.call_soon_threadsafe(over.set)
+
+        # Of no executor, for whose threads the end of the process would wait.
+        threading.Thread(target=shut_down, daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await over.wait()
+        if not over.is_set():
+            logger.warning("the collector of traces takes too long: the last spans are lost")
+            self._sender.shutdown()

@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from tandem.app.api.tracing.root import begin
+from tandem.deployments.control.observation import Observation
 from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.base import EngineStopped
 from tandem.engine.null.engine import NullEngine
 from tests.app.api.null_backend import TOKENIZER, NullBackend
-from tests.collector import Collector, collecting
+from tests.collector import Collector, Recorder, collecting
 from tests.deployments.faults import World
 
 CHAT = "/v1/chat/completions"
@@ -116,3 +119,15 @@ async def test_a_client_that_does_not_sample_is_not_traced(
     await http.post("/v1/completions", json={"model": "null", "prompt": "Hi", "max_tokens": 2})
     await exporter.close()
     assert {span.name for span in collector.spans} == {"text_completion null", "gate"}
+
+
+def test_serves_own_span_of_the_request_is_above_it() -> None:
+    recorder = Recorder()
+    headers = [(b"traceparent", f"00-{TRACE}-{CLIENT}-01".encode())]
+    request = Request({"type": "http", "method": "POST", "path": CHAT, "headers": headers})
+    with recorder.tracer.start_as_current_span("serve") as serve:
+        trace = begin(recorder.tracer, request)
+    assert trace is not None
+    trace.end(Observation("cloud", 200), None)
+    root = recorder.recorded().named("chat")
+    assert root.parent == f"{serve.get_span_context().span_id:016x}"
