@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from ray.runtime_env import RuntimeEnv
 from ray.serve._private.build_app import build_app
-from ray.serve.config import AutoscalingConfig, GangSchedulingConfig, RequestRouterConfig
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, GangSchedulingConfig, RequestRouterConfig
+from ray.serve.schema import RayActorOptionsSchema, ServeApplicationSchema, ServeDeploySchema
 
 from tandem.app.main import LIVE, application
 from tandem.app.settings import Settings
@@ -65,9 +66,28 @@ def check_serve_yaml(content: Any) -> list[Settings]:
             for part, kind in parts.items():
                 if isinstance(given := getattr(deployment, part), dict):
                     _valid(kind, given, f"{deployment.name}.{part}: ")
+        for where, mapping, allowed in _mappings(each):
+            if unknown := sorted(mapping.keys() - allowed):
+                raise ValueError(f"{where}: {no_such('key', unknown[0], sorted(allowed))}")
     if not found:
         raise ValueError(f"no application has the import_path {IMPORT_PATH}")
     return found
+
+
+def _mappings(application: ServeApplicationSchema) -> Iterator[tuple[str, dict[str, Any], Collection[str]]]:
+    """Yield the places of mappings that Serve's types do not check, the mappings, and the keys that they may have.
+    pydantic's `extra` does not reach types that have an `__init__` of their own."""
+    environment = {name for name in RuntimeEnv.known_fields if not name.startswith("_")}
+    policy, router = AutoscalingPolicy.model_fields.keys(), RequestRouterConfig.model_fields.keys()
+    yield "runtime_env", application.runtime_env, environment
+    yield "autoscaling_policy", application.autoscaling_policy or {}, policy
+    for deployment in application.deployments:
+        if isinstance(actor := deployment.ray_actor_options, RayActorOptionsSchema):
+            yield f"{deployment.name}.ray_actor_options.runtime_env", actor.runtime_env, environment
+        if isinstance(scaling := deployment.autoscaling_config, dict):
+            yield f"{deployment.name}.autoscaling_config.policy", scaling.get("policy") or {}, policy
+        if isinstance(routing := deployment.request_router_config, dict):
+            yield f"{deployment.name}.request_router_config", routing, router
 
 
 def _valid(kind: type[M], content: Any, where: str = "") -> M:

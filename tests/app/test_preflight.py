@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tandem.app import preflight
+from tandem.app.cli.server.up import CONFIG
 from tandem.app.preflight import IMPORT_PATH, check, check_serve_yaml
 from tandem.app.settings import Settings
 from tandem.engine import family
@@ -180,3 +185,77 @@ def test_a_misspelt_key_of_an_application(change: dict[str, Any], message: str) 
 def test_a_misspelt_key_of_a_deployment(deployment: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         check_serve_yaml({"applications": [TANDEM | {"deployments": [deployment]}]})
+
+
+SERVE_POLICY = "tandem.deployments.pools.serve_policy:ServePolicy"
+ACTOR = {"num_cpus": 1, "runtime_env": {"env_vars": {"A": "1"}}}
+INGRESS: dict[str, Any] = {
+    "name": "Ingress",
+    "logging_config": {"log_level": "INFO"},
+    "ray_actor_options": ACTOR,
+    "autoscaling_config": {
+        "min_replicas": 1,
+        "policy": {"policy_function": SERVE_POLICY, "policy_kwargs": {}},
+    },
+    "request_router_config": {"request_router_class": SERVE_POLICY},
+    "user_config": {"default_reader_rate": 5.0, "window": {"name": "static", "parameters": {"size": 4}}},
+}
+EVERYTHING: dict[str, Any] = {
+    "http_options": {"host": "127.0.0.1"},
+    "grpc_options": {"port": 9000},
+    "logging_config": {"encoding": "JSON"},
+    "applications": [
+        {
+            "import_path": IMPORT_PATH,
+            "runtime_env": {"env_vars": {"A": "1"}},
+            "logging_config": {"log_level": "INFO"},
+            "autoscaling_policy": {"policy_function": SERVE_POLICY, "policy_kwargs": {}},
+            "args": yaml.safe_load(CONFIG.with_name("gpu.yaml").read_text())["applications"][0]["args"],
+            "deployments": [INGRESS],
+        }
+    ],
+}
+FREE = "env_vars", "policy_kwargs", "options"
+"""Mappings whose keys are for others to know: programs, policies, vLLM (see `check_options`)."""
+
+
+def mappings(value: Any, *path: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the places of the mappings in a Serve YAML that have known keys alone."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, dict) and path[-1:] not in {(name,) for name in FREE}:
+        yield path
+    for key, item in items:
+        yield from mappings(item, *path, key)
+
+
+@pytest.mark.parametrize(
+    "place", list(mappings(EVERYTHING)), ids=lambda place: ".".join(map(str, place)) or "top"
+)
+def test_an_unknown_key_is_refused_wherever_it_stands(
+    place: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "check", lambda _: None)  # the models are not here
+    check_serve_yaml(copy.deepcopy(EVERYTHING))
+    content = copy.deepcopy(EVERYTHING)
+    functools.reduce(lambda value, key: value[key], place, content)["unheard"] = 1
+    with pytest.raises(ValueError, match="unheard"):
+        check_serve_yaml(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runtime_env": {"env_var": {}}}, "runtime_env: env_var: no such key, did you mean env_vars?"),
+        (
+            {"deployments": [{"name": "Router", "ray_actor_options": {"runtime_env": {"pips": []}}}]},
+            "Router.ray_actor_options.runtime_env: pips: no such key, did you mean pip?",
+        ),
+        (
+            {"deployments": [{"name": "Ingress", "request_router_config": {"request_router_clas": "a:b"}}]},
+            "Ingress.request_router_config: request_router_clas: no such key, did you mean request_router_class?",
+        ),
+    ],
+)
+def test_a_misspelt_key_of_a_mapping_that_serve_takes_as_it_is(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        check_serve_yaml({"applications": [TANDEM | change]})
