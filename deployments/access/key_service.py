@@ -73,13 +73,15 @@ class KeyService:
         logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
 
     async def close(self) -> None:
-        """Write what is not on disk yet."""
+        """Write what is not on disk yet, and close the ledger. Raises LedgerError where it cannot be written."""
         self._watching.cancel()
         if self._writing is not None:  # what is being written must not be broken off, nor written twice
             await self._writing
-        await self._write()
-        await self._aside(self._ledger.close)
-        self._thread.shutdown()
+        try:
+            await self._write()
+        finally:
+            await self._aside(self._ledger.close)
+            self._thread.shutdown()
 
     def caller(self, hashed: str | None) -> Caller | None:
         """Return the caller whose key has that hash; None if there is none. If the API needs no key, callers without

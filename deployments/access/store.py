@@ -134,6 +134,8 @@ class Ledger:
                 raise LedgerError(f"{path} is a ledger of version {version}; this is for version {VERSION}")
             self._file.execute(_BATCHES)  # younger than the version
             self._seen = self._data_version()
+            if path is not None:
+                _close_to_others(path)
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"{path}: {error}") from None
 
@@ -249,7 +251,7 @@ class Ledger:
         return booked
 
     def changed_elsewhere(self) -> bool:
-        """Whether another connection has written since this was asked last."""
+        """Whether another connection has written since this was asked last. Raises LedgerError."""
         before, self._seen = self._seen, self._data_version()
         return self._seen != before
 
@@ -257,7 +259,10 @@ class Ledger:
         self._file.close()
 
     def _data_version(self) -> int:
-        (version,) = self._file.execute("PRAGMA data_version").fetchone()
+        try:
+            (version,) = self._file.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error as error:
+            raise LedgerError(f"the ledger cannot be read: {error}") from None
         return int(version)
 
     @contextmanager
@@ -268,6 +273,13 @@ class Ledger:
                 yield self._file
         except sqlite3.Error as error:
             raise LedgerError(f"the ledger cannot be written: {error}") from None
+
+
+def _close_to_others(path: Path) -> None:
+    """Leave an existing ledger, and what SQLite keeps beside it, to its owner alone. Raises OSError."""
+    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        if file.exists() and file.stat().st_mode & 0o077:
+            file.chmod(0o600)
 
 
 _STEPS = {0: _TABLES + _TEAMS + _USAGE, 1: _FROM_1, 2: _FROM_2}

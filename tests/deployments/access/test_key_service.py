@@ -197,6 +197,21 @@ async def test_what_cannot_be_written_is_not_told(path: Path, monkeypatch: pytes
     await treasury.close()
 
 
+async def test_a_full_disk_does_not_keep_the_ledger_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = await opened(path)
+    ledger = service._ledger
+
+    def full(*_: object) -> int:
+        raise LedgerError("the disk is full")
+
+    monkeypatch.setattr(ledger, "charge", full)
+    service.charge(BillBatch("api", 1, [Charge("key-1", "", Bill(1))]))
+    with pytest.raises(LedgerError, match="full"):
+        await service.close()
+    with pytest.raises(LedgerError, match="closed database"):
+        ledger.changed_elsewhere()
+
+
 @pytest.fixture
 def note(monkeypatch: pytest.MonkeyPatch) -> GuardNote:
     """One in a cluster of its own."""

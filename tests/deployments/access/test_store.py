@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from stat import S_IMODE
 from typing import get_args
 
 import msgspec
@@ -206,6 +207,32 @@ def test_a_file_that_is_none_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"notes\.txt"):
         Ledger(path)
     assert path.read_text().startswith("no database")
+
+
+def test_a_ledger_that_others_could_read_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """With all that SQLite keeps beside it; and a file that is none stays as it is."""
+    path = tmp_path / "ledger.sqlite"
+    path.touch(mode=0o644)
+    other = Ledger(path)
+    for file in (files := list(tmp_path.iterdir())):
+        file.chmod(0o644)
+    Ledger(path).close()
+    assert {file.name for file in files} == {path.name, f"{path.name}-wal", f"{path.name}-shm"}
+    assert {S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    other.close()
+    notes = tmp_path / "notes.txt"
+    notes.write_text("no database, but long enough to be read as one " * 30)
+    notes.chmod(0o644)
+    with pytest.raises(LedgerError):
+        Ledger(notes)
+    assert S_IMODE(notes.stat().st_mode) == 0o644
+
+
+def test_a_ledger_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.close()
+    with pytest.raises(LedgerError, match="the ledger cannot be read: "):
+        ledger.changed_elsewhere()
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
