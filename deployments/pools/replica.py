@@ -105,8 +105,10 @@ class EngineEndpoint:
         if self._exporter is not None:
             self._exit.push_async_callback(self._exporter.close)
         each = engine.services if isinstance(engine, ServiceSettings) else (engine,)
-        self._parts = [await self._start(part) for part in each]
         self._draining, self._waiting = False, 0.0
+        self._parts: list[_Part] = []  # known to __del__ if one of them cannot start
+        for part in each:
+            self._parts.append(await self._start(part))
 
     async def _start(self, settings: AnySettings | MiddleSettings) -> _Part:
         """Make an engine and serve it."""
