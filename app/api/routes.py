@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import metadata
 from typing import Any
 
@@ -86,7 +86,7 @@ def create_api(
         *invalid,
     ):
         api.exception_handler(kind)(_answer_error)
-    api.openapi = partial(_documentation, api.openapi)  # type: ignore[method-assign]
+    api.openapi = cache(partial(_documentation, api.openapi))  # type: ignore[method-assign]  # it takes long
     return api
 
 

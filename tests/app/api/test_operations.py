@@ -223,6 +223,12 @@ async def test_an_answer_that_failed_is_counted_with_its_tokens(http, backend):
     assert reasons == [[("finished_reason", "error"), ("model_name", "null")]]
 
 
+def test_the_documentation_is_made_once(backend: NullBackend) -> None:
+    """It takes a tenth of a second, in which nobody else is answered, and anybody may ask for it."""
+    api = create_api(backend, backend)
+    assert api.openapi() is api.openapi()
+
+
 async def test_the_documentation_is_complete(http):
     documentation = (await http.get("/openapi.json")).json()
     schemas = documentation["components"]["schemas"]
