@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -30,9 +31,26 @@ RETRY_ON = "conn-failure empty-response"
 """Failures after which a request is retried at another replica. Ray's default lacks the second, since a replica that
 exited before it sent anything may have begun to answer. But then that answer has ended with it; and a request sent
 over a kept connection just as the replica closed it would be lost."""
-OPTIONS = """\
+STUCK_S = 60
+"""Seconds after which a client that takes in nothing of its answer is disconnected; one that waits for it is not."""
+REQUEST_S = 30
+"""Seconds within which a client's request must have come, of a long one the first 16 KiB; Ray sets no limit."""
+MOST_CONNECTIONS = 16_000
+"""Clients' connections at once, where the limit of open files allows it; Ray's 4096 are soon taken by idle ones."""
+FILES_EACH = 2.5
+"""Open files that HAProxy counts on for a connection: to the client and to a replica, and a pipe for every fourth."""
+OTHER_FILES = 512
+"""Open files beside these."""
+OPTIONS = f"""\
     option forwardfor
-    option http-buffer-request"""
+    option http-buffer-request
+    timeout http-request {REQUEST_S}s"""
+SHARE = """\
+    stick-table type ipv6 size 64k expire 2m store conn_cur
+    tcp-request connection reject if {{ src_conn_cur ge {most} }}
+    tcp-request connection track-sc0 src
+"""
+"""Rules by which one address has no more than so many connections."""
 TLS = ' ssl crt "{certificate}" ssl-min-ver TLSv1.2 alpn http/1.1'
 """End of the line that has HAProxy listen, where it shows a certificate."""
 ENCRYPTED = "    http-request set-header X-Forwarded-Proto https\n"
@@ -80,10 +98,17 @@ def environment(
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_ANSWER_S),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_RETRY_ON": RETRY_ON,
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(STUCK_S),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(_most_connections()),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(DRAINING_S),
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(free_port()),
     }
+
+
+def _most_connections() -> int:
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files < 0 else min(MOST_CONNECTIONS, int((files - OTHER_FILES) / FILES_EACH))
 
 
 def show(folder: Path, pem: bytes) -> None:
@@ -111,7 +136,8 @@ def _command(admin: Path, command: str) -> str:
 def put_right(config: str, ports: Sequence[str], successor: Path, bind: str = "") -> str:
     """Return HAProxy's configuration with these ports on this machine alone, with OPTIONS and with SUCCESSOR: it
     forwards the client's address, and holds requests until they are complete, unless they are long, so that they can
-    be retried at another replica. A corrected configuration stays unchanged.
+    be retried at another replica. No address has more than half of the connections. A corrected configuration stays
+    unchanged.
 
     successor: socket where a HAProxy takes over the requests of the one before.
     bind: address for clients, and the certificate that they are shown, in place of Serve's address; "": Serve's.
@@ -120,13 +146,17 @@ def put_right(config: str, ports: Sequence[str], successor: Path, bind: str = ""
     if "option forwardfor" in config:
         return config
     config = re.sub(r"^defaults$", f"defaults\n{OPTIONS}", config, flags=re.MULTILINE)
-    rest = f"    bind unix@{successor} accept-proxy mode 600\n" + (ENCRYPTED if " ssl " in bind else "")
-    config = re.sub(
-        r"^frontend http_frontend\n    bind (.*)\n",
-        lambda serves: f"frontend http_frontend\n    bind {bind or serves[1]}\n{rest}",
-        config,
-        flags=re.MULTILINE,
-    )
+
+    def clients(serves: re.Match[str]) -> str:
+        (most,) = re.findall(r"^ +maxconn (\d+)$", config, flags=re.MULTILINE)
+        return (
+            f"frontend http_frontend\n    bind {bind or serves[1]}\n"
+            f"    bind unix@{successor} accept-proxy mode 600\n"
+            + SHARE.format(most=int(most) // 2)
+            + (ENCRYPTED if " ssl " in bind else "")
+        )
+
+    config = re.sub(r"^frontend http_frontend\n    bind (.*)\n", clients, config, flags=re.MULTILINE)
     before_others = r"\1    use_backend successor if { stopping }\n\2"
     first = re.compile(
         r"^(frontend http_frontend\n(?:(?!\S).*\n)*?)(    (?:use|default)_backend )", re.MULTILINE

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import select
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from stat import S_IMODE
@@ -23,12 +25,15 @@ from tests.cluster.certificate import make_certificate
 
 RAYS = """global
     nbthread 1
+    maxconn {maxconn}
     stats socket {admin} mode 600 level admin expose-fd listeners
 defaults
     mode http
     timeout connect 5s
-    timeout client 60s
+    timeout client {timeout}s
     timeout server 60s
+    option splice-request
+    option splice-response
     option idle-close-on-response
     retry-on {retry_on}
 frontend prometheus
@@ -72,6 +77,7 @@ def write_rays(variables: dict[str, str], port: int, server: int) -> Path:
     """The configuration, as Ray writes it."""
     config = Path(variables["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"])
     names = {"admin": "SOCKET_PATH", "metrics": "METRICS_PORT", "stats": "STATS_PORT", "retry_on": "RETRY_ON"}
+    names |= {"maxconn": "MAXCONN", "timeout": "TIMEOUT_CLIENT_S"}
     values = {name: variables[f"RAY_SERVE_HAPROXY_{its}"] for name, its in names.items()}
     config.write_text(RAYS.format(**values, port=port, server=server))
     return config
@@ -149,6 +155,133 @@ def test_where_the_api_listens_is_haproxys_business(tmp_path: Path, bind: str) -
     assert done.returncode == 0, done.stderr
     assert f"\n    bind {bind}\n" in config.read_text()
     assert ":8000" not in config.read_text()
+
+
+@contextmanager
+def proxied(
+    folder: Path, handler: type[BaseHTTPRequestHandler], changes: dict[str, int] | None = None
+) -> Iterator[int]:
+    """Run HAProxy in front of a server, with lines of its corrected configuration replaced; gives its port."""
+    port = free_port()
+    variables = environment(folder, free_port)
+    start = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-db", "-f"]
+    with ExitStack() as stack:
+        server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        config = write_rays(variables, port, server.server_port)
+        assert subprocess.run([*start, str(config), "-c"], capture_output=True).returncode == 0
+        text = config.read_text()
+        for limit, value in (changes or {}).items():
+            assert re.search(rf"\b{limit} \d+", text)
+            text = re.sub(rf"\b{limit} \d+", f"{limit} {value}", text)
+        config.write_text(text)
+        stack.callback((process := subprocess.Popen([*start, str(config)])).wait)
+        stack.callback(process.terminate)
+        until(lambda: name(process.pid) == "haproxy" and listens(port))
+        yield port
+
+
+class Body(Quiet):
+    """unread: set when a client has taken in no more of an answer."""
+
+    unread = threading.Event()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            for _ in range(200):
+                self.wfile.write(b" " * 2**20)
+        except OSError:
+            self.unread.set()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(2.5)  # longer than a client may be silent while it sends or reads
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"late")
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", HEAD, HEAD + b"Content-Length: 10\r\n\r\nhalf"],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_a_request_comes_in_time_or_not_at_all(tmp_path: Path, said: bytes) -> None:
+    """And no replica hears of it."""
+    with (
+        proxied(tmp_path, Body, {"timeout http-request": 1}) as port,
+        socket.create_connection(("127.0.0.1", port), 20) as client,
+    ):
+        client.sendall(said)
+        assert client.recv(100).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_client_that_reads_nothing_is_let_go_and_one_that_waits_is_not(tmp_path: Path) -> None:
+    with proxied(tmp_path, Body, {"timeout client": 1}) as port:
+        with socket.create_connection(("127.0.0.1", port), 20) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert Body.unread.wait(20)
+        assert httpx.post(f"http://127.0.0.1:{port}/", json={}, timeout=20).text == "late"
+
+
+def test_one_address_does_not_take_all_connections(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        port = stack.enter_context(proxied(tmp_path, Scheme, {"maxconn": 20, "src_conn_cur ge": 10}))
+
+        held, rejected = select.poll(), 0
+        for _ in range(40):
+            client = stack.enter_context(socket.socket())
+            client.bind(("127.0.0.2", 0))
+            try:
+                client.connect(("127.0.0.1", port))
+            except ConnectionResetError:
+                rejected += 1
+            else:
+                held.register(client, select.POLLIN)
+        until(lambda: rejected + len(held.poll(0)) == 30)
+        assert httpx.get(f"http://127.0.0.1:{port}/", timeout=20).status_code == 200
+
+
+def test_half_of_the_connections_are_for_one_address(variables: dict[str, str]) -> None:
+    config = write_rays(variables, 8000, 8001)
+    check = [variables["RAY_SERVE_HAPROXY_BINARY_PATH"], "-c", "-f", str(config)]
+    assert subprocess.run(check, capture_output=True).returncode == 0
+    most = int(variables["RAY_SERVE_HAPROXY_MAXCONN"])
+    assert 100 < most <= 16_000
+    assert f"reject if {{ src_conn_cur ge {most // 2} }}" in config.read_text()
+
+
+def test_pipelined_requests_are_answered_in_their_order(tmp_path: Path) -> None:
+    """A body that pretends to be a request is none."""
+
+    class Paths(Quiet):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            said = f"{self.path} {len(body)};".encode()
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+    hidden = b"POST /hidden HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    request = b"POST /%d HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" + hidden
+    last = b"Connection: close\r\n"
+    requests = [request % (n, len(hidden), last if n == 49 else b"") for n in range(50)]
+    with (
+        proxied(tmp_path, Paths) as port,
+        socket.create_connection(("127.0.0.1", port), 20) as client,
+    ):
+        client.sendall(b"".join(requests))
+        said = b"".join(iter(lambda: client.recv(2**16), b"")).decode()
+    assert re.findall(r"(/\w+) (\d+);", said) == [(f"/{n}", str(len(hidden))) for n in range(50)]
 
 
 def test_a_connection_outlives_the_haproxy_that_took_it(variables: dict[str, str]) -> None:
