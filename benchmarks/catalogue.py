@@ -52,6 +52,7 @@ BENCHMARKS = {
     "real_profile": Benchmark("real.profile", 4),
     "real_record": Benchmark("real.recording", 12),
     "chaos": Benchmark("robustness.chaos", 6),
+    "connections": Benchmark("robustness.connections", 6),
     "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),
     "gateway": Benchmark("speed.gateway", 8),

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from tandem.app.cli.server import haproxy
 from tandem.app.cli.server.front import AS_CONFIGURED, Front, Trust, Wishes, behind, front_of
+from tandem.app.cli.server.ledgers import check_ledgers, note_ledgers
 from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.cli.terminal.phases import Tell, line, phases
@@ -96,6 +97,7 @@ def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG
             "model has one.",
             highlight=False,
         )
+    _check_ledgers(plan)
     front = plan.front
     try:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -108,6 +110,7 @@ def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG
                     tell("Deploying")
                     deploy(plan.deployment, ray.dashboard)
                     _record(front, ray)
+                    note_ledgers(plan.deployment)
                     try:
                         wait_until_ready(front.address, ray.dashboard, tell, front.trust())
                     except UpError as error:
@@ -153,6 +156,7 @@ def change(config: Path = CONFIG) -> None:
             _renew(folder, front)
         deploy(plan.deployment, record["dashboard"])
         wait_until_ready(address, record["dashboard"], tell, front.trust())
+        note_ledgers(plan.deployment)
     console.print(f"[bold green]Changed[/] after {time.monotonic() - began:.0f} s")
 
 
@@ -242,6 +246,13 @@ def _check_memory(settings: Settings) -> None:
 
     try:
         check_memory(settings)
+    except ValueError as error:
+        raise UpError(str(error)) from None
+
+
+def _check_ledgers(plan: Plan) -> None:
+    try:
+        check_ledgers(plan.deployment)
     except ValueError as error:
         raise UpError(str(error)) from None
 
