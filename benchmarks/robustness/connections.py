@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -49,7 +50,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: 
 BODY = HEAD + b"Content-Length: 1000\r\n\r\n"
 BIG = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
 """Requests for more than the buffers of a connection take."""
-READING_SHARE = 10
+READING_SHARE = 100
 """Connections for each one with BIG: those requests do cost something."""
 PIPELINED = 500
 
@@ -98,11 +99,7 @@ class Attack:
         await asyncio.gather(*(dial() for _ in range(count)))
         self._dripping = loop.create_task(self._drips())
         await asyncio.sleep(SETTLED_S)
-        return self.open
-
-    @property
-    def open(self) -> int:
-        return sum(held.open for held in self.held)
+        return established(self._address[1])
 
     async def _drips(self) -> None:
         for byte in self._drip:
@@ -113,14 +110,25 @@ class Attack:
 
     async def end(self) -> float:
         """Wait until the other side has closed all; return the seconds since the begin, or infinity."""
-        while self.open and time.monotonic() - self._began_s < PATIENCE_S:  # noqa: ASYNC110 - thousands of them
-            await asyncio.sleep(0.1)
-        took_s = time.monotonic() - self._began_s if not self.open else float("inf")
+        while (left := established(self._address[1])) and time.monotonic() - self._began_s < PATIENCE_S:  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+        took_s = float("inf") if left else time.monotonic() - self._began_s
         self._dripping.cancel()
         for held in self.held:
-            if held.open:
-                held.transport.abort()
+            held.transport.abort()
         return took_s
+
+
+def established(port: int) -> int:
+    """Return how many connections the attacker has to that port, as the other side sees them: who reads nothing does
+    not see the end."""
+    number = f"{int.from_bytes(socket.inet_aton(ATTACKER), 'little'):08X}"
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    ends = [line.split()[1:4] for line in lines]
+    return sum(
+        here.endswith(f":{port:04X}") and there.startswith(number) and state == "01"
+        for here, there, state in ends
+    )
 
 
 @asynccontextmanager
