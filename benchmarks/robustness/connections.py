@@ -50,7 +50,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: 
 BODY = HEAD + b"Content-Length: 1000\r\n\r\n"
 BIG = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20
 """Requests for more than the buffers of a connection take."""
-READING_SHARE = 100
+READING_SHARE = 400
 """Connections for each one with BIG: those requests do cost something."""
 PIPELINED = 500
 

@@ -224,7 +224,7 @@ async def test_an_answer_that_failed_is_counted_with_its_tokens(http, backend):
 
 
 def test_the_documentation_is_made_once(backend: NullBackend) -> None:
-    """Anybody may ask for it, and making it keeps everybody waiting for a tenth of a second."""
+    """Making it keeps all others waiting for a tenth of a second, and needs no key."""
     api = create_api(backend, backend)
     assert api.openapi() is api.openapi()
 
