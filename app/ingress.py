@@ -40,6 +40,7 @@ from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.routing.readiness import empty, lacks
+from tandem.deployments.serve_log import join_serves_log
 from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.text.tokenizer import Tokenizer
 
@@ -68,6 +69,7 @@ class Ingress:
         settings: Settings,
         gateway: DeploymentHandle | None = None,
     ) -> None:
+        join_serves_log()
         self._router = RouterClient(router, settings.limits, settings.gate)
         self._access = AccessClient(access, self._router, settings.limits)
         self._gateway = None if gateway is None else HandleClient(gateway)

@@ -32,6 +32,7 @@ from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.models import ModelRoutings, RoutedModel
 from tandem.deployments.routing.routing import Routing
+from tandem.deployments.serve_log import join_serves_log
 from tandem.deployments.tracing.exporter import Exporter
 from tandem.deployments.tracing.trace import served
 from tandem.engine.base import EngineError, SplitInfo
@@ -70,6 +71,7 @@ class Router:
         models: Sequence[RoutedModel],
         live: RouterLive,
     ) -> None:
+        join_serves_log()
         self._scheduler, self._started = SchedulerClient(scheduler, ANSWER_S), live
 
         def routing(model: RoutedModel) -> Routing:

@@ -31,6 +31,7 @@ from tandem.deployments.gateway.messages import SILENCE_S
 from tandem.deployments.learning.report import Report
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.serve_log import join_serves_log
 from tandem.engine.base import Engine
 
 logger = logging.getLogger("ray.serve")
@@ -72,6 +73,7 @@ class Gateway:
         endpoint: EndpointSettings,
         limits: LimitSettings,
     ) -> None:
+        join_serves_log()
         self._router = RouterClient(router, limits, gate)
         self._access = AccessClient(access, self._router, limits)
         self._scheduler = SchedulerClient(scheduler, limits.open_s)

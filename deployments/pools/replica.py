@@ -18,6 +18,7 @@ from tandem.deployments.config.settings import Strict
 from tandem.deployments.pools.autoscaling import WAITING, as_numbers, replica_state
 from tandem.deployments.pools.engines import AnySettings, MiddleSettings, ServiceSettings, build_engine
 from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.serve_log import join_serves_log
 from tandem.deployments.tracing.engine import traced
 from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.base import Engine, EngineStopped
@@ -99,6 +100,7 @@ class EngineEndpoint:
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, pool: str, engine: AnySettings | MiddleSettings, settings: EndpointSettings
     ) -> None:
+        join_serves_log()
         self.pool, self._settings = pool, settings
         self._exit = AsyncExitStack()
         self._exporter = Exporter.of_environment(pool)
