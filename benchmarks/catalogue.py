@@ -53,6 +53,7 @@ BENCHMARKS = {
     "real_record": Benchmark("real.recording", 12),
     "chaos": Benchmark("robustness.chaos", 6),
     "connections": Benchmark("robustness.connections", 6),
+    "bills": Benchmark("robustness.bills", 8),
     "redeploy": Benchmark("robustness.redeploy", 4),
     "engine": Benchmark("speed.engine", 2),
     "gateway": Benchmark("speed.gateway", 8),
