@@ -47,6 +47,7 @@ SETTINGS: dict[str, Any] = {
 }
 PAUSE_S = 1.0
 """Time that a successor lives at least, and between two requests of a client that was refused."""
+LOOK_S = 0.2
 QUIET_S = 2.0
 """Time within which bills of broken streams are booked, after the last one."""
 
@@ -92,16 +93,16 @@ class Client:
         raise httpx.ReadError("the stream ended without its end")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tally:
     """The ledger compared with what the clients have read; fields as in the module's docstring."""
 
-    answers: int
-    lost: int
-    twice: int
-    wrong_tokens: int
-    broken: int
-    kills: int
+    answers: int = 0
+    lost: int = 0
+    twice: int = 0
+    wrong_tokens: int = 0
+    broken: int = 0
+    kills: int = 0
 
 
 async def clients(http: httpx.AsyncClient, number: int) -> tuple[str, list[Client]]:
@@ -120,7 +121,10 @@ async def _made(http: httpx.AsyncClient, headers: dict[str, str], form: dict[str
 
 
 async def under_kills(
-    http: httpx.AsyncClient, asking: Sequence[Client], answers: int, kill: Callable[[], Awaitable[None]] | None
+    http: httpx.AsyncClient,
+    asking: Sequence[Client],
+    answers: int,
+    kill: Callable[[], Awaitable[None]] | None,
 ) -> int:
     """Have the clients read so many answers more, while `kill` is called again and again; return how often it was."""
     goal, kills = sum(client.read for client in asking) + answers, 0
@@ -150,20 +154,16 @@ async def compared(http: httpx.AsyncClient, operator: str, asked: Sequence[Clien
     reply = await http.get("/v1/usage", params={"by": "account"}, headers=headers)
     reply.raise_for_status()
     rows = {row["account"]: row for row in reply.json()["data"]}
-    tallies = []
+    tally = Tally(kills=kills)
     for client in asked:
         row = rows.get(client.key, {"requests": 0, "server_tokens_out": 0})
         booked, broken = row["requests"], client.sent - client.read
-        tallies.append(
-            (
-                client.read,
-                max(0, client.read - booked),
-                max(0, booked - client.sent),
-                0 if broken else abs(row["server_tokens_out"] - TOKENS * booked),
-                broken,
-            )
-        )
-    return Tally(*map(sum, zip(*tallies, strict=True)), kills)
+        tally.answers += client.read
+        tally.lost += max(0, client.read - booked)
+        tally.twice += max(0, booked - client.sent)
+        tally.wrong_tokens += 0 if broken else abs(row["server_tokens_out"] - TOKENS * booked)
+        tally.broken += broken
+    return tally
 
 
 def _replicas(deployment: str) -> list[Process]:
@@ -181,13 +181,15 @@ async def _kill(http: httpx.AsyncClient, deployment: str) -> None:
     """Kill a replica, and return when another one is there and everything is ready."""
     before = await asyncio.to_thread(_replicas, deployment)
     os.kill(before[0].pid, signal.SIGKILL)
-    while len(set(await asyncio.to_thread(_replicas, deployment)) - {before[0]}) < len(before):
-        await asyncio.sleep(0.2)
-    while True:
+
+    async def again() -> bool:
+        after = set(await asyncio.to_thread(_replicas, deployment)) - {before[0]}
         with suppress(httpx.HTTPError):
-            if (await http.get("/readyz")).is_success:
-                break
-        await asyncio.sleep(0.2)
+            return len(after) >= len(before) and (await http.get("/readyz")).is_success
+        return False
+
+    while not await again():  # noqa: ASYNC110 (the processes are others')
+        await asyncio.sleep(LOOK_S)
     await asyncio.sleep(PAUSE_S)
 
 

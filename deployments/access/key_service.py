@@ -15,7 +15,7 @@ from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, T
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
 from tandem.deployments.access.quota import Quota, Team
-from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
+from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, LedgerError
 from tandem.deployments.access.teams import Teams, TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery, recent
 from tandem.deployments.config.settings import LedgerSettings
@@ -27,7 +27,10 @@ T = TypeVar("T")
 Q = TypeVar("Q", bound=Quota)
 
 WATCH_S = 1.0
-"""Seconds between two looks at whether another service has written: while one replaces the other, there are two."""
+"""Seconds between two looks at the ledger: while one service replaces another, both are there, and one of them
+writes."""
+LEASE_S = 5.0
+"""Seconds after which the ledger of a service that no longer looks may be taken over, or taken back."""
 
 LIMITS = tuple(f.name for f in fields(Terms) if f.name not in ("budget", "exchange_rate", "per"))
 
@@ -51,6 +54,7 @@ class KeyService:
         self._settled: dict[str, Terms] = {}  # of accounts without a key, where they were changed
         self._batches: list[BillBatch] = []  # that are not written yet
         self._last: dict[str, int] = {}  # the latest batch by sender
+        self._failed: LedgerError | None = None  # the latest write of bills
         self._stale = False  # the ledger knows better than memory
         self._writing: asyncio.Task[None] | None = None
         # A change is written before the next one is made, and before anything is read.
@@ -68,17 +72,22 @@ class KeyService:
                     f"keys in {self._noted} have guarded the API, and there are none in {path or 'memory'}: if "
                     "everybody on this machine shall be an operator again, set ledger.open to true"
                 )
+        await self._aside(self._ledger.take_lease, self._now_s() + LEASE_S)
+        await self._read()  # what another service has written until now
         await self._note_guard()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
 
     async def close(self) -> None:
-        """Write what is not on disk yet, and close the ledger. Raises LedgerError where it cannot be written."""
+        """Write what is not on disk yet, and let a successor write. Raises LedgerError where it cannot be written."""
         self._watching.cancel()
         if self._writing is not None:  # what is being written must not be broken off, nor written twice
             await self._writing
         try:
             await self._write()
+            await self._aside(self._ledger.free_lease)
+        except LeaseLost:
+            logger.info("another service has taken over the ledger")  # and has got what was not written here
         finally:
             await self._aside(self._ledger.close)
             self._thread.shutdown()
@@ -122,7 +131,7 @@ class KeyService:
         if self._writing is not None:
             await asyncio.shield(self._writing)
         if self._batches:
-            raise LedgerError("bills wait to be written")
+            raise self._failed or LedgerError("bills wait to be written")
 
     async def settle(self, account: str, changes: Mapping[str, Any]) -> Statement:
         """Change an account's terms. Raises KeyRefused, LedgerError."""
@@ -267,34 +276,42 @@ class KeyService:
     async def _read(self) -> None:
         """Take over all that the ledger knows."""
         async with self._lock:
-            written = await self._aside(self._ledger.read, recent(self._now_s()))
-            for gone in self._ring.keys.keys() - {key.id for key in written.keys}:
-                self._accounts.close(gone)
-            self._ring = Keyring(written.keys, written.secrets)
-            self._settled = written.terms
-            for account, terms in written.terms.items():
-                self._accounts.of(account).terms = terms
-            for key in written.keys:
-                self._accounts.of(key.id).terms = key.terms
-            for sender, number in written.last.items():
-                self._last[sender] = max(number, self._last.get(sender, 0))
-            self._accounts.clear_usage()
-            for charge in written.bills:
-                if self._is_open(charge.account):
-                    self._accounts.of(charge.account).bills[charge.device] = charge.bill
-            for account, day, usd in written.spent:
-                if self._is_open(account):
-                    self._accounts.of(account).spending.add(day, usd)
-            self._teams = Teams(written.teams, written.team_spent)
-            for charge in (charge for batch in self._batches for charge in batch.charges):
-                self._count(charge)
+            await self._read_locked()
+
+    async def _read_locked(self) -> None:
+        written = await self._aside(self._ledger.read, recent(self._now_s()))
+        for gone in self._ring.keys.keys() - {key.id for key in written.keys}:
+            self._accounts.close(gone)
+        self._ring = Keyring(written.keys, written.secrets)
+        self._settled = written.terms
+        for account, terms in written.terms.items():
+            self._accounts.of(account).terms = terms
+        for key in written.keys:
+            self._accounts.of(key.id).terms = key.terms
+        for sender, number in written.last.items():
+            self._last[sender] = max(number, self._last.get(sender, 0))
+        self._accounts.clear_usage()
+        for charge in written.bills:
+            if self._is_open(charge.account):
+                self._accounts.of(charge.account).bills[charge.device] = charge.bill
+        for account, day, usd in written.spent:
+            if self._is_open(account):
+                self._accounts.of(account).spending.add(day, usd)
+        self._teams = Teams(written.teams, written.team_spent)
+        # Senders have repeated to another service what this one could not write.
+        self._batches = [b for b in self._batches if b.number > written.last.get(b.sender, 0)]
+        for charge in (charge for batch in self._batches for charge in batch.charges):
+            self._count(charge)
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
             try:
-                if await self._aside(self._ledger.changed_elsewhere):
-                    await self._read()
+                async with self._lock:  # nothing is written from what was known before the lease came back
+                    now_s = self._now_s()
+                    await self._aside(self._ledger.take_lease, now_s + LEASE_S, now_s)
+                    if await self._aside(self._ledger.changed_elsewhere):
+                        await self._read_locked()
                 await self._note_guard()
             except LedgerError as error:
                 logger.error("%s", error)
@@ -312,11 +329,13 @@ class KeyService:
         while self._batches:
             try:
                 await self._write()
+                self._failed = None
                 if self._stale:
                     self._stale = False
                     await self._read()
             except LedgerError as error:  # senders repeat what was not written
                 logger.error("%s", error)
+                self._failed = error
                 return
 
     async def _write(self) -> None:

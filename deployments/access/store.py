@@ -1,4 +1,4 @@
-"""The ledger: keys, terms and bills on disk, with one writer, the key service. It survives every crash.
+"""The ledger: keys, terms and bills on disk, with one writer at a time, the key service. It survives every crash.
 
 SQLite in WAL mode: each call's writes survive every process (a power cut may lose the last moments), and others may
 read concurrently. The calls block: run them in a thread of their own.
@@ -6,6 +6,7 @@ read concurrently. The calls block: run them in a thread of their own.
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,67 +17,22 @@ import msgspec
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
+from tandem.deployments.access.ledger_schema import COUNTED, WrongVersion, upgrade
 from tandem.deployments.access.quota import Quota, Team
 from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
 
-VERSION = 3
-"""Version of the tables; older ones are brought up to it, and a younger file is refused."""
-
-_TABLES = """
-CREATE TABLE keys (id TEXT PRIMARY KEY, name TEXT, role TEXT, hint TEXT, made_s REAL, terms BLOB) STRICT;
-CREATE TABLE secrets (digest TEXT PRIMARY KEY, key TEXT, until_s REAL) STRICT;
-CREATE TABLE terms (account TEXT PRIMARY KEY, terms BLOB) STRICT;
-"""
-_TEAMS = """
-CREATE TABLE teams (name TEXT PRIMARY KEY, quota BLOB) STRICT;
-CREATE TABLE members (account TEXT PRIMARY KEY, team TEXT) STRICT;
-"""
-"""Members stay when their keys are revoked: their last bills come later."""
-_USAGE = """
-CREATE TABLE usage (
-    account TEXT, day TEXT, mode TEXT, model TEXT, device TEXT, team TEXT, requests INTEGER,
-    server_in INTEGER, server_out INTEGER, device_in INTEGER, device_out INTEGER,
-    server_usd_in REAL, server_usd_out REAL, joules REAL, device_usd REAL,
-    PRIMARY KEY (account, day, mode, model, device, team)
-) STRICT, WITHOUT ROWID;
-"""
-_FROM_1 = f"""{_TEAMS}{_USAGE}
-INSERT INTO usage SELECT account, '', '', '', device, '', requests, server_in, server_out, device_in, device_out,
-    server_usd_in, server_usd_out, joules, device_usd FROM bills;
-DROP TABLE bills;
-"""
-"""From version 1, which had one row for all of an account's requests with a device."""
-_FROM_2 = f"""{_TEAMS}
-ALTER TABLE usage RENAME TO before;
-{_USAGE}
-INSERT INTO usage SELECT account, day, mode, model, device, '', requests, server_in, server_out, device_in, device_out,
-    server_usd_in, server_usd_out, joules, device_usd FROM before;
-DROP TABLE before;
-"""
-"""From version 2, which had no teams."""
-_COUNTED = (
-    "requests",
-    "server_in",
-    "server_out",
-    "device_in",
-    "device_out",
-    "server_usd_in",
-    "server_usd_out",
-    "joules",
-    "device_usd",
-)
-_SUMS = ", ".join(f"SUM({name})" for name in _COUNTED)
+_SUMS = ", ".join(f"SUM({name})" for name in COUNTED)
 _CHARGE = (
     "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, IFNULL((SELECT team FROM members WHERE account = ?1), ''), {}) "
     "ON CONFLICT DO UPDATE SET {}"
 ).format(
-    ", ".join(f"?{6 + number}" for number in range(len(_COUNTED))),
-    ", ".join(f"{name} = {name} + excluded.{name}" for name in _COUNTED),
+    ", ".join(f"?{6 + number}" for number in range(len(COUNTED))),
+    ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED),
 )
 
-_BATCHES = "CREATE TABLE IF NOT EXISTS batches (sender TEXT PRIMARY KEY, last INTEGER) STRICT"
+_ADD = f"UPDATE totals SET {', '.join(f'{name} = {name} + ?' for name in COUNTED)}"
 _LATER = "INSERT INTO batches VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last WHERE excluded.last > last"
 
 
@@ -115,6 +71,10 @@ class LedgerError(Exception):
     """The file is no ledger, or cannot be written."""
 
 
+class LeaseLost(LedgerError):
+    """Another service writes this ledger now."""
+
+
 class Ledger:
     """path: its file, made where there is none, but not its folder: a misspelt path would be an empty ledger. None: in
     memory, gone with this process."""
@@ -124,25 +84,22 @@ class Ledger:
         try:
             if path is not None:
                 path.touch(mode=0o600)
+            self._name, self._leased = secrets.token_hex(8), False
             self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=10.0)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.execute("PRAGMA synchronous = NORMAL")
-            (version,) = self._file.execute("PRAGMA user_version").fetchone()
-            if version in _STEPS:
-                self._file.executescript(f"BEGIN; {_STEPS[version]} PRAGMA user_version = {VERSION}; COMMIT;")
-            elif version != VERSION:
-                raise LedgerError(f"{path} is a ledger of version {version}; this is for version {VERSION}")
-            self._file.execute(_BATCHES)  # younger than the version
+            upgrade(self._file)
             self._seen = self._data_version()
             if path is not None:
                 _close_to_others(path)
+        except WrongVersion as error:
+            raise LedgerError(f"{path} {error}") from None
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"{path}: {error}") from None
 
     def read(self, since: str = "") -> Books:
         """Return all that memory needs of the ledger, in one transaction. since: the first recent day."""
-        with self._commit():
-            self._file.execute("BEGIN")
+        with self._transaction("DEFERRED"):
             last = dict(self._file.execute("SELECT sender, last FROM batches"))
             return Books(
                 self.keys(),
@@ -247,6 +204,10 @@ class Ledger:
             for sender, number, charges in batches:
                 if file.execute(_LATER, (sender, number)).rowcount:
                     file.executemany(_CHARGE, [_row(*charge) for charge in charges])
+                    total = Bill()
+                    for charge in charges:
+                        total.add(charge.bill)
+                    file.execute(_ADD, _counts(total))
                     booked += 1
         return booked
 
@@ -265,11 +226,38 @@ class Ledger:
             raise LedgerError(f"the ledger cannot be read: {error}") from None
         return int(version)
 
+    def take_lease(self, until_s: float, free_s: float | None = None) -> bool:
+        """Have no other service write from now on; return whether that is so.
+
+        until_s: how long the lease holds unless it is taken again, seconds since the epoch.
+        free_s: where given, the lease is taken only if it is this service's, or held until then at the longest.
+        """
+        with self._transaction("IMMEDIATE") as file:
+            held = _lease(file)
+            if free_s is not None and held.holder not in ("", self._name) and held.until_s > free_s:
+                return False
+            file.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?)", (self._name, until_s))
+        self._leased = True
+        return True
+
+    def free_lease(self) -> None:
+        """Let any other service write from now on."""
+        with self._transaction("IMMEDIATE") as file:
+            file.execute("DELETE FROM lease WHERE holder = ?", (self._name,))
+
     @contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
-        """Commit a transaction, whole or not at all. Raises LedgerError."""
+        """Commit a transaction, whole or not at all, under the lease where one was taken. Raises LedgerError."""
+        with self._transaction("IMMEDIATE") as file:
+            if self._leased and _lease(file).holder != self._name:
+                raise LeaseLost("another service has taken over the ledger")
+            yield file
+
+    @contextmanager
+    def _transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[sqlite3.Connection]:
         try:
             with self._file:
+                self._file.execute(f"BEGIN {kind}")
                 yield self._file
         except sqlite3.Error as error:
             raise LedgerError(f"the ledger cannot be written: {error}") from None
@@ -282,8 +270,16 @@ def _close_to_others(path: Path) -> None:
             file.chmod(0o600)
 
 
-_STEPS = {0: _TABLES + _TEAMS + _USAGE, 1: _FROM_1, 2: _FROM_2}
-"""Statements that make the tables of this version, by the version before."""
+class Lease(NamedTuple):
+    """Permission to write. holder: service that has it, "" for none; until_s: seconds since the epoch."""
+
+    holder: str
+    until_s: float
+
+
+def _lease(file: sqlite3.Connection) -> Lease:
+    found = file.execute("SELECT holder, until_s FROM lease").fetchone()
+    return Lease("", 0.0) if found is None else Lease(*found)
 
 
 def _bill(counted: Sequence[Any]) -> Bill:
@@ -292,13 +288,13 @@ def _bill(counted: Sequence[Any]) -> Bill:
 
 
 def _row(account: str, device: str, bill: Bill, mode: str, model: str, day: str) -> tuple[object, ...]:
+    return account, day, mode, model, device, *_counts(bill)
+
+
+def _counts(bill: Bill) -> tuple[float, ...]:
+    """Return a bill's COUNTED."""
     used = bill.used
     return (
-        account,
-        day,
-        mode,
-        model,
-        device,
         bill.requests,
         used.server_in,
         used.server_out,

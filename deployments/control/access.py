@@ -12,7 +12,7 @@ from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
-from tandem.deployments.access.store import BillBatch, LedgerError
+from tandem.deployments.access.store import BillBatch, LeaseLost, LedgerError
 from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.config.reconfigure import Live, in_place
@@ -29,7 +29,7 @@ class AccessLive(Live):
     accounts: AccountSettings = AccountSettings()
 
 
-@refuses(KeyRefused, LedgerError)
+@refuses(KeyRefused, LedgerError, superseded=(LeaseLost,))
 class Access:
     """The key service as a deployment, which also keeps responses for a while.
 

@@ -11,8 +11,8 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 
 from tandem.deployments.access.accounts import Statement, device_of
-from tandem.deployments.access.bill_sender import BillSender
-from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.client.bill_sender import BillSender
+from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.keys import Key, Role
 from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery, day_of

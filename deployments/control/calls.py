@@ -35,25 +35,33 @@ class Refused:
     error: Exception
 
 
-def refuses(*errors: type[Exception]) -> Callable[[C], C]:
-    """Make the public coroutine methods of a deployment's class return these errors as `Refused`."""
+class Superseded:
+    """Result of a call to a replica that another one has replaced; the caller asks that one."""
+
+
+def refuses(*errors: type[Exception], superseded: tuple[type[Exception], ...] = ()) -> Callable[[C], C]:
+    """Make the public coroutine methods of a deployment's class return these errors as `Refused` or `Superseded`."""
 
     def wrap(deployment: C) -> C:
         for name, method in getmembers(deployment, iscoroutinefunction):
             if not name.startswith("_"):
-                setattr(deployment, name, _returning(method, errors))
+                setattr(deployment, name, _returning(method, errors, superseded))
         return deployment
 
     return wrap
 
 
 def _returning(
-    method: Callable[P, Coroutine[Any, Any, T]], errors: tuple[type[Exception], ...]
-) -> Callable[P, Coroutine[Any, Any, T | Refused]]:
+    method: Callable[P, Coroutine[Any, Any, T]],
+    errors: tuple[type[Exception], ...],
+    superseded: tuple[type[Exception], ...],
+) -> Callable[P, Coroutine[Any, Any, T | Refused | Superseded]]:
     @wraps(method)
-    async def returning(*args: P.args, **kwargs: P.kwargs) -> T | Refused:
+    async def returning(*args: P.args, **kwargs: P.kwargs) -> T | Refused | Superseded:
         try:
             return await method(*args, **kwargs)
+        except superseded:
+            return Superseded()
         except errors as error:
             return Refused(error)
 
@@ -73,7 +81,8 @@ class HandleClient:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Return the answer, or raise the refusal. If the replica dies meanwhile, its successor is asked.
+        """Return the answer, or raise the refusal. If the replica dies or is superseded meanwhile, its successor is
+        asked.
 
         Raises Unavailable after `within_s` seconds; None for no limit.
         """
@@ -91,6 +100,9 @@ class HandleClient:
                 raise error.cause from None
             except RayActorError as error:
                 logger.warning("%s: the replica died: %s", method, type(error).__name__)
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if isinstance(answer, Superseded):
                 await asyncio.sleep(AGAIN_S)
                 continue
             if isinstance(answer, Refused):

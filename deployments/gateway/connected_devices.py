@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import AlreadyConnected, Hello, Unauthorized
-from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.keys import digest
 from tandem.deployments.gateway.device_session import ANSWER_S, Cloud, ConnectedDevice, DeviceIdentity
 from tandem.deployments.gateway.messages import ENGINE

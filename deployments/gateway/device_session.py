@@ -20,7 +20,7 @@ from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import Unauthorized, UnknownEngine
 from tandem.cluster.wire.server import EngineHandler
 from tandem.deployments.access.accounts import Statement
-from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.entry import Entry, Room

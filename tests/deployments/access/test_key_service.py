@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import KeyService, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
 from tandem.deployments.access.quota import Quota, Team, TeamLimits
-from tandem.deployments.access.store import BillBatch, Ledger, LedgerError
+from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, LedgerError
 from tandem.deployments.access.teams import NoSuchTeam, TeamStatement
 from tandem.deployments.access.usage import Spent, UsageQuery
 from tandem.deployments.config.settings import LedgerSettings
@@ -152,15 +153,17 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_router_and_its_successor_know_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one replaces the other, both are there, and either may be told."""
+    """While one replaces the other, both are there; the successor alone writes, and either may be asked."""
     monkeypatch.setattr("tandem.deployments.access.key_service.WATCH_S", 0.01)
     old = await opened(path)
     _, operator = await old.make("boss", Role.OPERATOR, {})
-    new = await opened(path)
     key, secret = await old.make("app", Role.USER, {"budget": 0.1})
-    for number, (treasury, requests) in enumerate(((old, 1), (new, 10), (old, 100), (new, 100))):
-        treasury.charge(BillBatch("api", min(number, 2) + 1, [Charge(key.id, "", Bill(requests=requests))]))
-        await treasury.written()
+    old.charge(BillBatch("api", 1, [Charge(key.id, "", Bill(requests=1))]))
+    await old.written()
+    new = await opened(path)
+    for number, requests in ((1, 1), (2, 10), (3, 100), (3, 100)):
+        new.charge(BillBatch("api", number, [Charge(key.id, "", Bill(requests=requests))]))
+        await new.written()
     await new.settle("device-phone", {"budget": 0.25})
     await until(lambda: new.caller(digest(secret)) is not None)
     for treasury in (old, new):
@@ -393,3 +396,41 @@ async def test_a_teams_keys_share_its_dollars(path: Path) -> None:
     again = await second.make_team("red", {"usd": 5.0, "per": "day"})
     assert again.usd == Spent("2026-11-25", 3.0)
     await second.close()
+
+
+async def test_two_services_never_lose_a_change_of_each_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A redeploy: the successor writes, late writes of the old one are refused, and each knows what holds."""
+    monkeypatch.setattr("tandem.deployments.access.key_service.WATCH_S", 0.01)
+    old = await opened(path)
+    await old.make("boss", Role.OPERATOR, {})
+    key, secret = await old.make("app", Role.USER, {})
+    new = await opened(path)
+    batch = BillBatch("api", 1, [Charge(ANONYMOUS, "", Bill(requests=1))])
+    await new.revoke(key.id)
+    with pytest.raises(LeaseLost):
+        await old.change(key.id, "another name", None, {})
+    with pytest.raises(LeaseLost):
+        await old.make("late", Role.USER, {})
+    old.charge(batch)
+    with pytest.raises(LeaseLost):
+        await old.written()
+    new.charge(batch)  # it is sent again
+    await new.written()
+    await until(lambda: old.caller(digest(secret)) is None)
+    await new.close()  # its deployment fails, and the old one goes on
+    await until(lambda: old.statement(ANONYMOUS).total.requests == 1)
+
+    for _ in range(500):  # until it has looked
+        with suppress(LeaseLost):
+            await old.make("in time", Role.USER, {})
+            break
+        await asyncio.sleep(0.01)
+    old.charge(batch)
+    await old.written()
+    await old.close()
+    last = await opened(path)
+    assert [known.name for known in last.keys()] == ["boss", "in time"]  # noqa: SIM118
+    assert last.statement(ANONYMOUS).total.requests == 1
+    await last.close()

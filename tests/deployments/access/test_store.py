@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Key, Role, Secret
+from tandem.deployments.access.ledger_schema import VERSION
 from tandem.deployments.access.quota import Quota, Team
-from tandem.deployments.access.store import VERSION, BillBatch, Ledger, LedgerError
+from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, LedgerError
 from tandem.deployments.access.usage import Group, UsageQuery
 from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
@@ -334,3 +335,33 @@ def test_usage_is_of_the_team_that_the_key_was_in(tmp_path: Path) -> None:
     again.drop_team("red")
     assert again.teams() == teams[:1]
     again.close()
+
+
+def test_a_successor_takes_over_and_late_writes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    old = Ledger(path)
+    old.take_lease(until_s=5.0)
+    old.keep_key(KEY, [Secret("d1", "key-1")])
+    new = Ledger(path)
+    assert not new.take_lease(until_s=9.0, free_s=4.0), "the old one holds it"
+    new.take_lease(until_s=9.0)
+    new.drop_key("key-1")
+    batch = BillBatch("api", 1, [Charge("key-1", "", Bill(requests=1))])
+    for late in (
+        lambda: old.keep_key(replace(KEY, name="other")),
+        lambda: old.charge([batch]),
+        lambda: old.keep_terms("a", TERMS),
+        lambda: old.keep_team(Team("red", Quota())),
+    ):
+        with pytest.raises(LeaseLost):
+            late()
+    assert old.keys() == new.keys() == old.secrets() == old.bills() == []
+    assert not old.take_lease(until_s=12.0, free_s=8.0)
+    new.charge([batch])
+    new.free_lease()
+    assert old.take_lease(until_s=12.0, free_s=8.0)
+    assert old.charge([batch]) == 0, "it was booked by the other one"
+    with pytest.raises(LeaseLost):
+        new.charge([batch])
+    for ledger in (old, new):
+        ledger.close()

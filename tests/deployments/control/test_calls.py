@@ -14,17 +14,17 @@ from tandem.engine.base import EngineError
 from tests.virtual import in_virtual_time, now_s
 
 
-@refuses(EngineError)
+@refuses(EngineError, superseded=(KeyError,))
 class Divider:
-    """deaths: how many more replicas die over a call."""
+    """deaths: how many more replicas die over a call, or, where it is told so, are superseded."""
 
-    def __init__(self, deaths: int = 0) -> None:
-        self.deaths = deaths
+    def __init__(self, deaths: int = 0, death: type[Exception] = ActorDiedError) -> None:
+        self.deaths, self._death = deaths, death
 
     async def divide(self, dividend: int, divisor: int) -> float:
         if self.deaths:
             self.deaths -= 1
-            raise ActorDiedError
+            raise self._death
         if divisor < 0:
             raise EngineError("negative")
         return dividend / divisor
@@ -68,8 +68,9 @@ async def test_a_failure_is_raised_without_rays_wrapping() -> None:
 
 
 @in_virtual_time
-async def test_if_the_replica_dies_its_successor_is_asked() -> None:
-    replica = Divider(deaths=2)
+@pytest.mark.parametrize("death", [ActorDiedError, KeyError])
+async def test_if_the_replica_dies_or_is_superseded_its_successor_is_asked(death: type[Exception]) -> None:
+    replica = Divider(deaths=2, death=death)
     assert await client(replica).ask(1.0, Divider.divide, 1, 2) == 0.5
     assert (replica.deaths, now_s()) == (0, 2 * AGAIN_S)
 

@@ -15,7 +15,7 @@ from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
 from tandem.cluster.wire.listener import dial_in, serve_engines
 from tandem.cluster.wire.wire import WireSettings
-from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.gateway.connected_devices import ConnectedDevices
 from tandem.deployments.gateway.messages import ENGINE

@@ -17,7 +17,7 @@ from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.frames import Hello, ProtocolError, Unauthorized, UnknownEngine
 from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.access.accounts import Statement, Terms
-from tandem.deployments.access.caller_cache import Callers
+from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role, digest
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.entry import Entry, LimitReached, Passage

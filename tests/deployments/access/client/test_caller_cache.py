@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tandem.deployments.access.accounts import Terms
-from tandem.deployments.access.caller_cache import KNOWN_S, Callers
+from tandem.deployments.access.client.caller_cache import KNOWN_S, Callers
 from tandem.deployments.access.keys import Caller, Role
 
 pytestmark = pytest.mark.virtual_time

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.deployments.access.bill_sender import AGAIN_S, BillSender
+from tandem.deployments.access.client.bill_sender import AGAIN_S, BillSender
 from tandem.deployments.access.store import BillBatch, Ledger
 from tandem.deployments.request.bill import Bill, Charge
 from tests.virtual import in_virtual_time, now_s
