@@ -18,6 +18,10 @@ from tandem.policies.sketch.objectives import Outlook, preferred, ranked
 
 SHORTEST = 100
 """Tokens; a shorter answer is hardly longer than its sketch."""
+TOGETHER = 1.25
+"""Factor between the times of two sketches within which either may be there first."""
+SURE = 0.8
+"""Share of the LLM's time that a sketched answer may be expected to take."""
 OBJECTIVES = {"error": 0.05, "throughput": 0.0, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
 """The paper's objectives, in its order."""
 
@@ -61,15 +65,22 @@ class Backlog:
     devices: number of devices.
     """
 
-    __slots__ = ("_devices", "_left_s", "_times_s")
+    __slots__ = ("_came_s", "_devices", "_left_s", "_times_s")
 
     def __init__(self, works: Iterable[tuple[float, float]], devices: int) -> None:
         self._devices = devices
         self._times_s, self._left_s = [0.0], [0.0]
+        self._came_s = [0.0]  # all until then
         for time_s, work_s in works:
             left_s = self.at(time_s)
             self._times_s.append(time_s)
             self._left_s.append(left_s + work_s)
+            self._came_s.append(self._came_s[-1] + work_s)
+
+    def ahead(self, time_s: float) -> float:
+        """Return what is then left, and what arrives up to TOGETHER times as late: it may as well come first."""
+        last, together = (bisect_right(self._times_s, each_s) - 1 for each_s in (time_s, TOGETHER * time_s))
+        return self.at(time_s) + self._came_s[together] - self._came_s[last]
 
     def at(self, time_s: float) -> float:
         """Return what is then left of all work that arrived until then."""
@@ -130,13 +141,13 @@ class SketchState:
         counts all that waits now, though devices work on while the sketch is written, and other sketches come to them.
         Here it is what will be left when this one arrives. backlog: of that model."""
         written_s = self.written_s(sketch)
-        waiting_s = (backlog or self.backlog(model)).at(written_s) / self.devices
+        waiting_s = (backlog or self.backlog(model)).ahead(written_s) / self.devices
         return written_s + waiting_s + self.expansion_s(model)
 
     def takes(self, model: SmallModel, sketch: float, backlog: Backlog) -> bool:
         """Return whether the job queue is expected to have room for it."""
         job_s = self.expansion_s(model)
-        return not job_s or backlog.at(self.written_s(sketch)) / job_s - self.devices < self.room
+        return not job_s or backlog.ahead(self.written_s(sketch)) / job_s - self.devices < self.room
 
 
 class Reason(StrEnum):
@@ -170,9 +181,14 @@ def _in_full(state: SketchState, reason: Reason) -> SketchDecision:
 
 
 class SketchPolicy(Protocol):
-    """shortest: tokens; answers that can only be shorter are given in full."""
+    """A sketching policy.
+
+    shortest: tokens; answers that can only be shorter are given in full.
+    bounded: whether a sketched answer is to be complete no later than the LLM's own.
+    """
 
     shortest: int
+    bounded: bool
 
     def choose(self, state: SketchState) -> SketchDecision:
         """Return the decision: a sketch only if there are a device, a model and room in the queue."""
@@ -194,7 +210,11 @@ class WithinLatency:
     shortest: tokens; shorter answers are given in full.
     slack: tokens that a sketch may exceed the requested length by (the paper has seen 10).
     objectives: their tolerances by name, the most important first.
+    sure: share of the LLM's time that sketch and expansion may be expected to take; 1 is the paper's. Lengths and
+        queues are guesses, and what comes late is later than the LLM alone.
     """
+
+    bounded = True
 
     def __init__(
         self,
@@ -202,10 +222,13 @@ class WithinLatency:
         shortest: int = SHORTEST,
         slack: int = 10,
         objectives: Mapping[str, float] = OBJECTIVES,
+        sure: float = SURE,
     ) -> None:
         if not 2 <= levels <= shortest or slack < 0:
             raise ValueError(f"needs 2 ≤ levels ≤ shortest and slack ≥ 0, not {levels}, {shortest}, {slack}")
-        self._levels, self.shortest, self._slack = levels, shortest, slack
+        if not 0 < sure <= 1:
+            raise ValueError(f"needs 0 < sure ≤ 1, not {sure}")
+        self._levels, self.shortest, self._slack, self._sure = levels, shortest, slack, sure
         self._objectives = ranked(objectives)
 
     def choose(self, state: SketchState) -> SketchDecision:
@@ -229,7 +252,7 @@ class WithinLatency:
         if not ways:
             return _in_full(state, Reason.QUEUE_FULL)
         outlooks = [self._outlook(state, *way, backlogs[way[0].name]) for way in ways]
-        best = preferred(outlooks, self._objectives, most_latency_s=state.full_s)
+        best = preferred(outlooks, self._objectives, most_latency_s=self._sure * state.full_s)
         if best is None:
             return _in_full(state, Reason.SLOW)
         model, tokens = ways[best]
@@ -255,6 +278,8 @@ class Always:
     shortest: tokens; shorter answers are given in full.
     """
 
+    bounded = False
+
     def __init__(self, share: float = 0.4, shortest: int = SHORTEST) -> None:
         if not 0 < share < 1 or shortest < 2:
             raise ValueError(f"needs 0 < share < 1 and shortest ≥ 2, not {share} and {shortest}")
@@ -276,6 +301,7 @@ class NeverSketch:
     """Lets the LLM answer everything in full."""
 
     shortest = 0
+    bounded = True
 
     def choose(self, state: SketchState) -> SketchDecision:
         return _in_full(state, Reason.OFF)

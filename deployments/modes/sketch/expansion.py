@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -25,6 +26,10 @@ from tandem.policies.sketch.merging import Groups, merge, merge_for_reader
 
 LONGEST = 4.0
 """Factor on its expected length beyond which a sentence counts as endless."""
+CHECKED = 0.5
+"""Share of its time after which an expansion without the next sentence is held against the target's pace."""
+LOOK_S = 0.05
+"""Shortest interval at which that is done again."""
 LEAST_TOKENS = 24
 """Least limit of a sentence's tokens."""
 UNSEEN_RATE = 50.0
@@ -70,7 +75,7 @@ class _Sentence:
 class Expansion:
     """Expansion of one answer. It outlives the loss of endpoints, the target's included: written text stays.
 
-    given_up: whether no endpoint is left to expand it.
+    given_up: whether no endpoint is left to expand it, or the target will be quicker.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class Expansion:
         expanders: Expanders,
         counts: Counts,
     ) -> None:
-        self.given_up = False
+        self.given_up = self._behind = False
         self._job, self._question, self._sketch, self._plan = job, question, sketch, plan
         self._format, self._expanders, self._counts = format, expanders, counts
         self._sentences = [_Sentence(self._format.text(note)) for note in sketch.notes]
@@ -93,6 +98,7 @@ class Expansion:
         self._news = asyncio.Event()
         self._reader = Reader(job.sampling.reader_rate) if job.sampling.reader_rate else None
         self._now = asyncio.get_running_loop().time
+        self._placed_s: float | None = None  # since when it has a place
         expected = sketch.expected or job.sampling.max_tokens
         self._sentence_tokens = max(1, expected // len(self._sentences))
 
@@ -131,7 +137,11 @@ class Expansion:
                 async with asyncio.timeout(limit_s):
                     await self._news.wait()
             except TimeoutError:
-                break
+                if any(sentence.written.values()):
+                    break
+                if self._late():
+                    self.given_up = True
+                    return None
         chosen = self._best(sentence)
         if chosen is None:
             self._counts.rewritten += 1
@@ -152,11 +162,33 @@ class Expansion:
         return len(sentence.written) == self._plan.candidates
 
     def _patience_s(self, sentence: _Sentence) -> float | None:
-        """Return how long to wait for further candidates once there is a good one: while the reader has unread text;
-        None, without limit, if there is no reader."""
-        if self._reader is None or not any(sentence.written.values()):
+        """Return how long to wait for news; None: without limit. For further candidates once there is a good one, while
+        the reader has unread text; for a first one, until it is time to see whether the target would be quicker."""
+        now_s = self._now()
+        dry_s = 0.0 if self._reader is None else self._reader.dry_s(now_s)
+        if any(sentence.written.values()):
+            return None if self._reader is None else dry_s
+        if not self._plan.bounded or self._placed_s is None:
             return None
-        return self._reader.dry_s(self._now())
+        check_s = CHECKED * self._plan.budget_s
+        return max(self._placed_s + check_s - now_s, CHECKED * check_s, LOOK_S, dry_s)
+
+    def _late(self) -> bool:
+        """Return whether the target, going on from here, would be at the end before the expansion, at its pace so
+        far."""
+        assert self._placed_s is not None
+        elapsed_s = self._now() - self._placed_s
+        there = sum(any(sentence.written.values()) for sentence in self._sentences) / len(self._sentences)
+        self._behind = not there or elapsed_s / there > elapsed_s + self._target_s
+        return self._behind
+
+    @property
+    def _target_s(self) -> float:
+        """Return the seconds that the target would take for what has not gone out; infinite if that is no reason to let
+        it."""
+        if not self._plan.bounded:
+            return inf
+        return (1 - self._next / len(self._sentences)) * self._plan.full_s
 
     def _best(self, sentence: _Sentence) -> Written | None:
         """Return the best candidate, or None. Probabilities count only if all models report them."""
@@ -186,6 +218,7 @@ class Expansion:
                     model=self._plan.model or None if number == 0 else None,
                     share=self._plan.share,
                     budget_s=self._plan.budget_s,
+                    target_s=self._target_s,
                     min_quality=self._job.asked(SketchOptions).min_quality,
                     devices=expanding_devices(self._job),
                 )
@@ -193,6 +226,8 @@ class Expansion:
             if place is None:
                 return
             self._at[number] = place.endpoint.key
+            self._placed_s = self._now()
+            self._news.set()
             await self._write(id, place, number, missing)
 
     def _missing(self, number: int) -> list[int]:
@@ -219,7 +254,9 @@ class Expansion:
         finally:
             await _ended(running)
             seconds = self._now() - began_s
-            self._expanders.free(PlaceReport(id, sum(counts), max(counts, default=0), seconds, lost))
+            self._expanders.free(
+                PlaceReport(id, sum(counts), max(counts, default=0), seconds, lost, self._behind)
+            )
 
     def _groups(self, place: Place, missing: Sequence[int]) -> list[list[int]]:
         """Sentences that are computed one after the other, for as many sequences as there is room for, and for fewer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from math import inf
 
 from tandem.deployments.modes.base import Services
 from tandem.deployments.request.assignment import EndpointInfo
@@ -39,6 +40,7 @@ class SketchPlan:
     share: of the answer that the sketch has; only models that need no more expand it.
     budget_s: f(l) − f(|r|), seconds that the target would need for the rest of the answer; 0: not known.
     within_s: from when they begin until when expansions should be whole.
+    bounded: whether an expansion that would take longer than the target is the target's to write.
     full_s: that the target would need for the whole answer.
     candidates: expansions of each sentence that compete.
     """
@@ -50,6 +52,7 @@ class SketchPlan:
     share: float = 1.0
     budget_s: float = 0.0
     within_s: float = 0.0
+    bounded: bool = False
     full_s: float = 0.0
     candidates: int = 1
 
@@ -67,6 +70,7 @@ class PlaceRequest:
     beside: keys of those that compute another candidate.
     model: that is to compute it; None: any.
     share, budget_s: as in SketchPlan.
+    target_s: seconds that the target would take in its place; infinite: it may take as long as it does.
     min_quality, devices: as in PlanRequest.
     """
 
@@ -80,6 +84,7 @@ class PlaceRequest:
     model: str | None = None
     share: float = 1.0
     budget_s: float = 0.0
+    target_s: float = inf
     min_quality: float = 0.0
     devices: tuple[str, ...] | None = None
 
@@ -107,6 +112,7 @@ class PlaceReport:
     longest: of these, those of the sequence that took longest.
     seconds: that it took.
     lost: the endpoint did not come to the end.
+    late: the target had to go on for it.
     """
 
     id: int
@@ -114,6 +120,7 @@ class PlaceReport:
     longest: int = 0
     seconds: float = 0.0
     lost: bool = False
+    late: bool = False
 
 
 class Expanders:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from statistics import fmean
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.lru import LRUTable
@@ -40,6 +41,10 @@ LONGEST = 100_000
 """Tokens of an answer: the longer, the better it can be sketched."""
 PATIENCE = 2.0
 """Factor on its expected duration beyond which a sketch is not waited for."""
+SURE = 0.75
+"""Share of the target's time that an expansion may be expected to take: the target is surer of its own."""
+LATE_S = 30.0
+"""Seconds for which an endpoint whose expansion the target had to go on for gets no other."""
 FORGOTTEN_S = 120.0
 """Seconds after which a place that was not returned is free: its holder has died."""
 
@@ -126,6 +131,7 @@ class Expansions(RouterPart[SketchSettings]):
         self._held: dict[int, _Held] = {}
         self._promised: dict[int, _Promised] = {}  # by request
         self._seen: LRUTable[tuple[str, str], _Speed] = LRUTable(ENDPOINTS_KEPT)  # by key and model
+        self._late: LRUTable[str, float] = LRUTable(ENDPOINTS_KEPT)  # until when, by key
         self._models: LRUTable[str, DeviceModels] = LRUTable(
             ENDPOINTS_KEPT
         )  # by key, of devices with several
@@ -203,6 +209,7 @@ class Expansions(RouterPart[SketchSettings]):
             share=share,
             budget_s=budget_s,
             within_s=self.settings.within * budget_s,
+            bounded=self._policy.bounded and state.full_s > 0,
             full_s=state.full_s,
             candidates=max(1, min(self.settings.candidates, idle)),
         )
@@ -226,11 +233,9 @@ class Expansions(RouterPart[SketchSettings]):
 
     def _state(self, wanted: PlanRequest, workers: Sequence[Worker]) -> SketchState:
         token_s = wanted.target_token_s
-        now_s = asyncio.get_running_loop().time()
-        speeds: dict[str, float] = {}
-        for worker in workers:
-            model = worker.endpoint.model
-            speeds[model] = min(speeds.get(model, inf), worker.answer_token_s)
+        now_s, coming = asyncio.get_running_loop().time(), self._coming(asyncio.get_running_loop().time())
+        in_time = [w for w in workers if w.takes_s(wanted.expected) <= token_s * wanted.expected]
+        workers = in_time or workers
         return SketchState(
             tokens=wanted.expected,
             llm_s=lambda tokens: tokens * token_s,
@@ -238,20 +243,36 @@ class Expansions(RouterPart[SketchSettings]):
             models=tuple(
                 SmallModel(name, speed_s / token_s if token_s else inf, known.capability, known.least_share)
                 for name, known in self.settings.models.items()
-                if (speed_s := speeds.get(name)) is not None
+                if (speed_s := self._answer_token_s(name, workers, len(coming))) is not None
             ),
             devices=len({worker.endpoint.key for worker in workers}),
-            queue=self._coming(now_s),
+            queue=coming,
             room=self._queue.capacity,
             under_way_s=sum(held.left_s(now_s) for held in self._held.values()),
         )
 
+    def _answer_token_s(self, model: str, workers: Sequence[Worker], ahead: int) -> float | None:
+        """Return the speed of the worker that a job gets which has so many others ahead of it: they take the quickest.
+        None if none has that model."""
+        busy = self.busy()
+        its = [worker for worker in workers if worker.endpoint.model == model]
+        idle = [worker for worker in its if worker.endpoint.key not in busy]
+        speeds = sorted(worker.answer_token_s for worker in idle or its)
+        return speeds[min(ahead, len(speeds) - 1)] if speeds else None
+
     async def place(self, wanted: PlaceRequest) -> Place | None:
         """Return a place for an expansion, in its turn; None if no worker could ever take it, or none was free in
         time."""
-        if not any(self._may(worker, wanted) for worker in self._workers()):
-            return None
         loop = asyncio.get_running_loop()
+        able = [worker for worker in self._workers() if self._may(worker, wanted)]
+        if not able:
+            return None
+        wait_s = max(self.settings.wait_s, wanted.wait_s)
+        if wanted.target_s < inf:
+            quickest_s = min(worker.takes_s(wanted.tokens) for worker in able)
+            wait_s = min(wait_s, max(wanted.target_s - quickest_s, wanted.dry_s))
+            if self._ahead_s(able) > max(SURE * wanted.target_s - quickest_s, wanted.dry_s):
+                return None
         number = wanted.id
         job = SketchJob(number, max(1, wanted.tokens), loop.time(), loop.time() + wanted.dry_s)
         if self._promised.pop(wanted.request, None) is None and len(self._queue) >= self._queue.capacity:
@@ -260,7 +281,7 @@ class Expansions(RouterPart[SketchSettings]):
         waiting = self._waiting[number] = _Waiting(wanted, job, loop.create_future())
         self.see()
         try:
-            async with asyncio.timeout(max(self.settings.wait_s, wanted.wait_s)):
+            async with asyncio.timeout(wait_s):
                 return await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
             if self._waiting.pop(number, None) is not None:
@@ -270,6 +291,14 @@ class Expansions(RouterPart[SketchSettings]):
             if isinstance(error, TimeoutError):
                 return None
             raise
+
+    def _ahead_s(self, workers: Sequence[Worker]) -> float:
+        """Return the seconds until one of these is expected to be idle for one more expansion, as far as is known."""
+        keys, now_s = {worker.endpoint.key for worker in workers}, asyncio.get_running_loop().time()
+        token_s = fmean(worker.answer_token_s for worker in workers)
+        left_s = sum(held.left_s(now_s) for held in self._held.values() if held.worker.endpoint.key in keys)
+        waiting_s = sum(token_s * waiting.job.tokens for waiting in self._waiting.values())
+        return (left_s + waiting_s) / len(keys) if keys <= self.busy() else 0.0
 
     def free(self, report: PlaceReport) -> None:
         """Free an expansion's place, wherever it was."""
@@ -281,9 +310,11 @@ class Expansions(RouterPart[SketchSettings]):
         held = self._held.pop(report.id, None)
         if held is None:
             return
-        endpoint = held.worker.endpoint
+        endpoint, now_s = held.worker.endpoint, asyncio.get_running_loop().time()
+        if report.late:
+            self._late[endpoint.key] = now_s + LATE_S
         if endpoint.key in self._models:
-            self._models[endpoint.key].freed_s = asyncio.get_running_loop().time()
+            self._models[endpoint.key].freed_s = now_s
         if (
             report.longest and not report.lost and held.worker.loaded
         ):  # otherwise its seconds are loading's, too
@@ -405,8 +436,12 @@ class Expansions(RouterPart[SketchSettings]):
             return False
         if endpoint.device and wanted.devices is not None and endpoint.name not in wanted.devices:
             return False
+        if self._late.get(endpoint.key, 0.0) > asyncio.get_running_loop().time():
+            return False
         if isinstance(wanted, PlanRequest):
             return True
         if model.least_share > wanted.share:
+            return False
+        if endpoint.load_s + worker.takes_s(wanted.tokens) > max(wanted.target_s, wanted.dry_s):
             return False
         return wanted.model in (None, endpoint.model) and endpoint.key not in (*wanted.lost, *wanted.beside)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, MagicMock, Mock, patch
 
 import pytest
 
 from tandem.deployments.modes.sketch.expansion import (
+    CHECKED,
     LEAST_TOKENS,
     LONGEST,
     OTHER_TEMPERATURE,
@@ -139,3 +141,38 @@ async def test_probabilities_count_only_if_all_are_known(
     chosen = made._best(sentence)
     assert chosen is not None
     assert best in chosen.text
+
+
+@in_virtual_time
+async def test_an_expansion_that_is_behind_is_the_targets() -> None:
+    """A device gives no sentence in half of the time that the target would take for them."""
+    made, _ = expansion(SketchPlan(budget_s=6.0, full_s=10.0, bounded=True), place=Place(PHONE, 1))
+    loop = asyncio.get_running_loop()
+    freed = made._expanders.free
+
+    async def never(*_: object) -> tuple[Written, int]:
+        await asyncio.sleep(1e6)
+        raise AssertionError
+
+    with patch.object(Expansion, "_written", side_effect=never):
+        async with made.at(MagicMock()):
+            assert await made.next() is None
+            assert (made.given_up, loop.time()) == (True, pytest.approx(CHECKED * 6.0, abs=0.01))
+    (report,) = freed.call_args.args  # type: ignore[attr-defined]
+    assert report.late
+
+
+@in_virtual_time
+async def test_one_that_keeps_up_is_waited_for() -> None:
+    """A third after 2 s, two thirds after 4 s: it will be there after 6 s, the target after 4 + 10/3."""
+    made, _ = expansion(SketchPlan(budget_s=5.0, full_s=10.0, bounded=True), place=Place(PHONE, 1))
+
+    async def written(*_: object) -> tuple[Written, int]:
+        await asyncio.sleep(2.0)
+        return Written([1], "text"), 1
+
+    with patch.object(Expansion, "_written", side_effect=written):
+        async with made.at(MagicMock()):
+            while not made.whole:
+                assert await made.next() is not None
+    assert asyncio.get_running_loop().time() == pytest.approx(6.0, abs=0.1)

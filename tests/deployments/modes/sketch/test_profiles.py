@@ -76,11 +76,11 @@ async def not_blind(file: Path) -> None:
     await first.recall()
     await first.plan(PlanRequest(1, 400, 0.05))
     place = await placed(first)
-    first.free(PlaceReport(place.id, tokens=100, longest=100, seconds=3.0))
+    first.free(PlaceReport(place.id, tokens=100, longest=100, seconds=1.5))
     await first.keep()
     second, _ = made([unsaid], profiles=file)
     await second.recall()
-    assert (await placed(second)).place.token_s == pytest.approx(0.03)
+    assert (await placed(second)).place.token_s == pytest.approx(0.015)
     plan = await second.plan(PlanRequest(1, 400))
     assert plan.sketch
     assert plan.budget_s == pytest.approx(0.05 * (400 - plan.sketch))

@@ -17,7 +17,7 @@ from tandem.cluster.devices.record import DeviceRecord, ModelRecord
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.modes.sketch.loaded_models import TOLD_S
 from tandem.deployments.modes.sketch.questions import Place, PlaceReport, PlaceRequest, PlanRequest
-from tandem.deployments.modes.sketch.scheduler import FORGOTTEN_S, Expansions
+from tandem.deployments.modes.sketch.scheduler import FORGOTTEN_S, LATE_S, Expansions
 from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.routing.assigner import Assigner
@@ -169,7 +169,7 @@ async def test_sketches_that_are_being_written_count_for_those_after_them() -> N
 @in_virtual_time
 async def test_an_expansion_that_was_planned_finds_the_queue_open() -> None:
     queue = {"name": "multi_list", "parameters": {"capacity": 1}}
-    expansions, _ = made([device("one")], queue=queue)
+    expansions, _ = made([device("one", token_s=0.005)], queue=queue)
     for request in (1, 2, 3):
         await expansions.plan(replace(LONG, request=request))
     first = await placed(expansions, request=1)
@@ -449,3 +449,42 @@ def test_it_does_not_flap(jobs: list[tuple[float, float]], load_s: float) -> Non
         assert forced <= given_up
 
     run(serve())
+
+
+@in_virtual_time
+async def test_a_place_that_would_take_longer_than_the_target_is_none() -> None:
+    expansions, _ = made([device("quick", token_s=0.01), device("slow", token_s=0.2)])
+    assert (await placed(expansions, target_s=5.0)).device == "quick"
+    assert await expansions.place(PlaceRequest(next(IDS), 0, 100, target_s=1.2)) is None, (
+        "1 s of it is in use"
+    )
+    began_s = asyncio.get_running_loop().time()
+    assert await expansions.place(PlaceRequest(next(IDS), 0, 100, target_s=5.0)) is None, (
+        "it was not given back"
+    )
+    assert asyncio.get_running_loop().time() - began_s == pytest.approx(5.0 - 1.0)
+    assert (await placed(expansions, target_s=5.0, dry_s=30.0)).device == "slow", (
+        "the reader has something to read"
+    )
+
+
+@in_virtual_time
+async def test_an_endpoint_that_was_late_gets_nothing_for_a_while() -> None:
+    expansions, _ = made([device("one")])
+    first = await placed(expansions)
+    expansions.free(PlaceReport(first.id, late=True))
+    assert (await expansions.plan(LONG)).reason == "no_device"
+    assert await expansions.place(PlaceRequest(next(IDS), 0, 100)) is None
+    await asyncio.sleep(LATE_S)
+    assert (await expansions.plan(LONG)).sketch
+    assert (await placed(expansions)).device == "one"
+
+
+@in_virtual_time
+async def test_plans_count_the_devices_that_are_quick_enough() -> None:
+    """Three more that would take 80 s help nobody; the third answer would wait for two others."""
+    quick, slow = device("quick", token_s=0.01), [device(f"slow-{n}", token_s=0.2) for n in range(3)]
+    for devices in ([quick], [quick, *slow]):
+        expansions, _ = made(devices)
+        plans = [await expansions.plan(replace(LONG, request=number)) for number in range(4)]
+        assert [plan.reason for plan in plans] == ["", "", "slow", "slow"]
