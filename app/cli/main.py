@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import typer
 from rich.console import Console
 
+from tandem.app.cli import ledger
 from tandem.app.cli.keys import keys, teams
 from tandem.app.cli.models import models
 from tandem.app.cli.server.target import AsJson, Url, failures, server
@@ -64,6 +65,7 @@ def tandem(
 
 cli.add_typer(keys.cli, name="keys")
 cli.add_typer(teams.cli, name="teams")
+cli.add_typer(ledger.cli, name="ledger")
 cli.add_typer(models.cli, name="models")
 
 Mode = Annotated[str | None, typer.Option(help=f"{', '.join(MODES)}; otherwise the server chooses.")]
