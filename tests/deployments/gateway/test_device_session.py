@@ -242,6 +242,13 @@ async def test_it_reaches_only_where_the_router_has_sent_it() -> None:
             await connection.find(OTHER.key)
 
 
+async def test_its_trace_goes_on_at_the_router() -> None:
+    office = Office()
+    async with dialled(office) as (connection, _):
+        await assigned(connection, replace(WANTED, trace="00-1-2-01"))
+        assert [wanted.trace for wanted in office.asked] == ["00-1-2-01"]
+
+
 async def test_what_it_was_given_is_counted_where_it_passes() -> None:
     office = Office()
     async with dialled(office) as (connection, _):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 
@@ -25,6 +26,8 @@ HELLO = {
     "max_tokens": 9,
     "temperature": 0,
 }
+BELOW = ("", "/assign", "/cloud", "/cloud/connect", "/cloud/decode", "/cloud/open", "/gate")
+"""The spans of a request in mode cloud, below its own."""
 TRACE, CLIENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
@@ -55,20 +58,12 @@ async def test_a_request_is_a_tree(
     collector: Collector,
     serve_log: list[logging.LogRecord],
 ) -> None:
-    world = World([NullEngine(TOKENIZER.vocab_size)])
+    world = World([NullEngine(vocab_size=TOKENIZER.vocab_size)])
     backend.run = world.executor.run  # type: ignore[method-assign]
     reply = await http.post(CHAT, json=HELLO, headers={"traceparent": f"00-{TRACE}-{CLIENT}-01"})
     await exporter.close()
     assert collector.headers["api-key"] == "secret"
-    assert collector.paths == [
-        "chat null",
-        "chat null/assign",
-        "chat null/cloud",
-        "chat null/cloud/connect",
-        "chat null/cloud/decode",
-        "chat null/cloud/open",
-        "chat null/gate",
-    ]
+    assert collector.paths == [f"chat null{below}" for below in BELOW]
     root = collector.named("chat null")
     assert (root.trace, root.parent) == (TRACE, CLIENT)
     assert root.resource["service.name"] == "tandem"
@@ -97,6 +92,35 @@ async def test_a_request_is_a_tree(
     assert (line.trace_id, line.span_id) == (TRACE, root.id)
     said = str([(span.attributes, span.resource) for span in collector.spans])
     assert "Hello" not in said
+
+
+async def test_answers_to_one_request_are_told_apart(
+    http: httpx.AsyncClient, backend: NullBackend, exporter: Exporter, collector: Collector
+) -> None:
+    backend.run = World([NullEngine(vocab_size=TOKENIZER.vocab_size)]).executor.run  # type: ignore[method-assign]
+    assert (await http.post(CHAT, json=HELLO | {"n": 2})).status_code == 200
+    await exporter.close()
+    jobs = [span.attributes["tandem.job"] for span in collector.spans if span.name == "cloud"]
+    assert len(set(jobs)) == 2
+    root = collector.named("chat null").attributes
+    assert (root["gen_ai.request.choice.count"], root["gen_ai.usage.output_tokens"]) == (2, 18)
+
+
+async def test_a_client_that_leaves_leaves_no_span_open(
+    http: httpx.AsyncClient, backend: NullBackend, exporter: Exporter, collector: Collector
+) -> None:
+    engine = NullEngine(20, vocab_size=TOKENIZER.vocab_size)
+    world = World([engine])
+    backend.run = world.executor.run  # type: ignore[method-assign]
+    async with http.stream("POST", CHAT, json=HELLO | {"stream": True, "max_tokens": 400}) as stream:
+        await anext(stream.aiter_bytes())
+    async with asyncio.timeout(10):
+        while not backend.observations or (await engine.stats()).sessions:  # noqa: ASYNC110 (it tells nobody)
+            await asyncio.sleep(0.01)
+    await exporter.close()
+    assert collector.paths == [f"chat null{below}" for below in BELOW]
+    assert collector.named("chat null").attributes["http.response.status_code"] == 499
+    assert not any(span.failed for span in collector.spans)
 
 
 async def test_a_failure_is_marked(
