@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from tandem.app.cli.main import cli
 from tandem.app.cli.server.front import Front, Wishes, behind, certificate, front_of
 from tandem.app.client.http import ClientError
 from tandem.app.settings import Settings
@@ -108,6 +110,20 @@ def test_a_certificate_and_its_key_belong_together(tls: ServerTls) -> None:
     for pair in ((tls.certificate, None), (None, tls.key)):
         with pytest.raises(ClientError, match="--tls-cert and --tls-key belong together"):
             certificate(*pair)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--tls-cert", "cert.pem"], "--tls-cert and --tls-key belong together"),
+        (["--host", "0.0.0.0"], "listening on 0.0.0.0, beyond this machine, needs TLS"),
+        (["--tls-cert", "none.pem", "--tls-key", "none.pem"], "api.tls: [Errno 2] No such file or directory"),
+    ],
+)
+def test_the_command_is_refused_before_anything_starts(options: list[str], says: str) -> None:
+    told = CliRunner().invoke(cli, ["up", *options])
+    assert told.exit_code == 1
+    assert says in told.stderr
 
 
 def test_files_of_no_use_are_refused_with_a_remedy(tls: ServerTls, tmp_path: Path) -> None:
