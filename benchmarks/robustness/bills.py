@@ -139,11 +139,12 @@ async def under_kills(
             except httpx.HTTPError:
                 await asyncio.sleep(PAUSE_S)
 
-    reading = asyncio.gather(*map(ask_on, asking))
-    while kill is not None and not enough():
-        await kill()
-        kills += 1
-    await reading
+    async with asyncio.TaskGroup() as reading:
+        for client in asking:
+            reading.create_task(ask_on(client))
+        while kill is not None and not enough():
+            await kill()
+            kills += 1
     return kills
 
 
