@@ -245,6 +245,31 @@ async def test_fifty_at_once_stay_within_dollars(http: httpx.AsyncClient, operat
     assert used["server_usd"] == pytest.approx(account["server_usd"])
 
 
+async def test_fifty_at_once_over_two_keys_stay_within_their_teams_dollars(
+    http: httpx.AsyncClient, operator: dict[str, str]
+) -> None:
+    form = {"name": "red", "usd": USD, "per": "month"}
+    (await http.post("/v1/teams", json=form, headers=operator)).raise_for_status()
+    users = [(await made(http, {"name": name, "team": "red"}, operator))[1] for name in ("one", "other")]
+    for user in users:
+        await until(lambda user=user: says(http, user, 200))  # type: ignore[misc]
+    replies = await asyncio.gather(*(http.post(CHAT, json=ASK, headers=users[n % 2]) for n in range(50)))
+    assert any(reply.is_success for reply in replies)
+    assert any(reply.is_error and "team 'red'" in reply.json()["error"]["message"] for reply in replies)
+
+    async def spent() -> bool:
+        reply = await http.post(CHAT, json=ASK, headers=users[0])
+        return reply.is_error and reply.json()["error"]["code"] == "insufficient_quota"
+
+    await until(spent)
+    (team,) = (await http.get("/v1/teams", headers=operator)).json()["data"]
+    assert USD / 2 < team["period"]["server_usd"] <= USD
+    rows = (await http.get("/v1/usage", headers=operator, params={"by": "team"})).json()["data"]
+    assert {row["team"]: row["server_usd"] for row in rows}["red"] == pytest.approx(
+        team["period"]["server_usd"]
+    )
+
+
 async def test_a_key_that_waits_gets_its_turn(http: httpx.AsyncClient, operator: dict[str, str]) -> None:
     """One key asks for far more than there is room for; another one, who comes last, is not last."""
     _, greedy = await made(http, {"name": "greedy"}, operator)
