@@ -154,10 +154,10 @@ class Ingress:
         return [_shown(device) for device in (await self._router.snapshot()).devices.values()]
 
     async def ready(self) -> dict[str, Any]:
-        """Replicas by pool and the number of devices, once every pool has a replica that should, and every mode can
-        serve; "modes" has what each lacks, by model; "missing" names the devices that should be there and are not;
-        "refused" says which services serve nothing to this application; "gateway" is where others dial in, if there is
-        one."""
+        """Replicas by pool and the number of devices, once every pool has a replica that should, and every model a mode
+        that can serve; "modes" has what each lacks, by model; "missing" names the devices that should be there and are
+        not; "refused" says which services serve nothing to this application; "gateway" is where others dial in, if
+        there is one."""
         snapshot = await self._router.snapshot()
         if not snapshot.version:
             raise NotReady(["the router does not know yet what is up"])
@@ -172,7 +172,7 @@ class Ingress:
             "modes": lacking,
         }
         absent = [f"no {pool} is up" for each in planned.values() for pool in empty(each, snapshot)]
-        absent += [lack for modes in lacking.values() for lack in modes.values() if lack]
+        absent += [lack for modes in lacking.values() if all(modes.values()) for lack in modes.values()]
         if self._gateway is not None:
             try:
                 told["gateway"] = await self._gateway.ask(self._settings.limits.open_s, Gateway.address)
