@@ -64,18 +64,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skipif(missing, reason="llama.cpp is not installed: make llamacpp"))
 
 
+_last_with_ray: list[pytest.Item] = []
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End Ray with the last test of its group: its processes would take a part of what the others have."""
-    using = [test is not None and "cluster" in getattr(test, "fixturenames", ()) for test in (item, nextitem)]
-    if "PYTEST_XDIST_WORKER" in os.environ and using == [True, False] and isinstance(item, pytest.Function):
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """End Ray with the last test that uses it: its processes would take a part of what the others have."""
+    if "PYTEST_XDIST_WORKER" in os.environ and [item] == _last_with_ray and isinstance(item, pytest.Function):
         item._fixtureinfo.name2fixturedefs["cluster"][-1].finish(item._request)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was imported out of the searches for garbage, which take a tenth of the time otherwise."""
     gc.freeze()
     gc.enable()
+    _last_with_ray[:] = [item for item in session.items if "cluster" in getattr(item, "fixturenames", ())][
+        -1:
+    ]
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
