@@ -20,8 +20,6 @@ SHORTEST = 100
 """Tokens; a shorter answer is hardly longer than its sketch."""
 TOGETHER = 1.25
 """Factor between the times of two sketches within which either may be there first."""
-SURE = 0.8
-"""Share of the LLM's time that a sketched answer may be expected to take."""
 OBJECTIVES = {"error": 0.05, "throughput": 0.0, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
 """The paper's objectives, in its order."""
 
@@ -210,8 +208,8 @@ class WithinLatency:
     shortest: tokens; shorter answers are given in full.
     slack: tokens that a sketch may exceed the requested length by (the paper has seen 10).
     objectives: their tolerances by name, the most important first.
-    sure: share of the LLM's time that sketch and expansion may be expected to take; 1 is the paper's. Lengths and
-        queues are guesses, and what comes late is later than the LLM alone.
+    sure: share of the LLM's time that sketch and expansion may be expected to take. 1 is the paper's; less makes late
+        answers rarer, as lengths and queues are guesses, and under load the mean answer later.
     """
 
     bounded = True
@@ -222,7 +220,7 @@ class WithinLatency:
         shortest: int = SHORTEST,
         slack: int = 10,
         objectives: Mapping[str, float] = OBJECTIVES,
-        sure: float = SURE,
+        sure: float = 1.0,
     ) -> None:
         if not 2 <= levels <= shortest or slack < 0:
             raise ValueError(f"needs 2 ≤ levels ≤ shortest and slack ≥ 0, not {levels}, {shortest}, {slack}")

@@ -64,7 +64,7 @@ def beside(slm: str, llm_s: float) -> SketchState:
 
 @given(sketch_states)
 def test_no_chosen_level_violates_the_constraint(state: SketchState) -> None:
-    choice = WithinLatency(slack=10, sure=1.0).choose(state)
+    choice = WithinLatency(slack=10).choose(state)
     if choice.reason is not None:
         assert choice == SketchDecision(0, None, state.full_s, choice.reason)
         return
@@ -78,7 +78,7 @@ def test_no_chosen_level_violates_the_constraint(state: SketchState) -> None:
 
 @given(sketch_states)
 def test_full_only_where_no_level_satisfies_it(state: SketchState) -> None:
-    choice = WithinLatency(levels=10, slack=0, sure=1.0).choose(state)
+    choice = WithinLatency(levels=10, slack=0).choose(state)
     if choice.reason is Reason.SLOW:
         for model in state.models:
             for level in range(1, 10):
@@ -141,7 +141,7 @@ def test_the_papers_losing_cases_become_ties(llm: str, llm_s: float, slm: str, s
     in full, whatever waits, and so the system is what the LLM alone is."""
     state = beside(slm, llm_s)
     for queued in range(5):
-        choice = WithinLatency(sure=1.0).choose(replace(state, queue=(Coming(0.0, ANSWER),) * queued))
+        choice = WithinLatency().choose(replace(state, queue=(Coming(0.0, ANSWER),) * queued))
         if sketches and not queued:
             assert choice.reason is None
             assert choice.latency_s < 0.75 * llm_s
@@ -158,7 +158,7 @@ def test_a_llm_must_be_several_times_slower_than_the_small_model() -> None:
         state = replace(
             STATE, models=(model,), queue=(Coming(30.0, ANSWER),) * 4, network_s=LinearDelay(0.0, 0.0)
         )
-        return WithinLatency(slack=0, sure=1.0).choose(state).reason
+        return WithinLatency(slack=0).choose(state).reason
 
     assert reason(0.34) is None
     assert reason(0.36) is Reason.SLOW
@@ -179,23 +179,21 @@ def test_a_llm_must_be_several_times_slower_than_the_small_model() -> None:
     ],
 )
 def test_it_says_why_there_is_no_sketch(change: dict[str, object], reason: Reason | None) -> None:
-    assert WithinLatency(sure=1.0).choose(replace(STATE, **change)).reason is reason  # type: ignore[arg-type]
+    assert WithinLatency().choose(replace(STATE, **change)).reason is reason  # type: ignore[arg-type]
 
 
 def test_a_stronger_model_takes_a_shorter_sketch() -> None:
     weak = SmallModel("weak", 0.1, capability=0.85, least_share=0.5)
     strong = SmallModel("strong", 0.2, capability=0.95, least_share=0.2)
     only_weak, both = (replace(STATE, models=models) for models in ((weak,), (weak, strong)))
-    assert WithinLatency(sure=1.0).choose(only_weak)[:2] == (350, "weak")
-    assert WithinLatency(sure=1.0).choose(both)[:2] == (100, "strong")
-    assert WithinLatency(objectives={"edge_cost": 0.0}, sure=1.0).choose(both)[:2] == (250, "weak"), (
-        "the first one"
-    )
+    assert WithinLatency().choose(only_weak)[:2] == (350, "weak")
+    assert WithinLatency().choose(both)[:2] == (100, "strong")
+    assert WithinLatency(objectives={"edge_cost": 0.0}).choose(both)[:2] == (250, "weak"), "the first one"
 
 
 def test_the_objectives_decide_between_short_and_good() -> None:
     chosen = [
-        WithinLatency(objectives=objectives, sure=1.0).choose(STATE).tokens
+        WithinLatency(objectives=objectives).choose(STATE).tokens
         for objectives in (
             {"error": 0.0, "throughput": 0.0},  # as much as the LLM can write in time
             {"error": 0.05, "throughput": 0.0},  # at most 0.05 worse than that
@@ -234,3 +232,17 @@ def test_the_baselines() -> None:
 def test_settings_that_make_no_sense_are_refused(name: str, parameters: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"needs|not a valid"):
         sketching.create(name, **parameters)
+
+
+def test_one_that_is_to_be_sure_sketches_what_leaves_time() -> None:
+    """The least sketch takes 30 s of the LLM's 100, its expansion c times 100."""
+    chosen = {}
+    for sure in (1.0, 0.8):
+        policy = WithinLatency(slack=0, sure=sure)
+        for cost in (0.4, 0.6):
+            model = SmallModel("a", cost=cost, capability=0.9, least_share=0.3)
+            chosen[sure, cost] = policy.choose(replace(STATE, models=(model,))).model
+    assert chosen == {(1.0, 0.4): "a", (1.0, 0.6): "a", (0.8, 0.4): "a", (0.8, 0.6): None}
+    for wrong in (0.0, 1.1):
+        with pytest.raises(ValueError, match="sure"):
+            WithinLatency(sure=wrong)

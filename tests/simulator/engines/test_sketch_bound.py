@@ -22,7 +22,10 @@ def answers(mode: str, devices: list[dict[str, Any]], at_once: int, rounds: int 
         "mode": mode,
         "targets": [TARGET_S],
         "devices": devices,
-        "sketch": {"models": {f"devices-{n}": {"capability": 0.9} for n in range(len(devices))}},
+        "sketch": {
+            "sketching": {"name": "latency", "parameters": {"sure": 0.8}},
+            "models": {f"devices-{n}": {"capability": 0.9} for n in range(len(devices))},
+        },
         "history": True,
     }
     asked = [Request(60.0 * n, 40, 300, b"\1" * 300) for n in range(rounds) for _ in range(at_once)]

@@ -482,9 +482,9 @@ async def test_an_endpoint_that_was_late_gets_nothing_for_a_while() -> None:
 
 @in_virtual_time
 async def test_plans_count_the_devices_that_are_quick_enough() -> None:
-    """Three more that would take 80 s help nobody; the third answer would wait for two others."""
+    """Three more that would take 80 s help nobody; the fourth answer would wait for three others."""
     quick, slow = device("quick", token_s=0.01), [device(f"slow-{n}", token_s=0.2) for n in range(3)]
     for devices in ([quick], [quick, *slow]):
         expansions, _ = made(devices)
-        plans = [await expansions.plan(replace(LONG, request=number)) for number in range(4)]
-        assert [plan.reason for plan in plans] == ["", "", "slow", "slow"]
+        plans = [await expansions.plan(replace(LONG, request=number)) for number in range(5)]
+        assert [plan.reason for plan in plans] == ["", "", "", "slow", "slow"]
