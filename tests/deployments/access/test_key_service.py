@@ -404,13 +404,13 @@ async def test_two_services_never_lose_a_change_of_each_other(
     """A redeploy: the successor writes, late writes of the old one are refused, and each knows what holds."""
     monkeypatch.setattr("tandem.deployments.access.key_service.WATCH_S", 0.01)
     old = await opened(path)
-    await old.make("boss", Role.OPERATOR, {})
+    boss, _ = await old.make("boss", Role.OPERATOR, {})
     key, secret = await old.make("app", Role.USER, {})
     new = await opened(path)
     batch = BillBatch("api", 1, [Charge(ANONYMOUS, "", Bill(requests=1))])
     await new.revoke(key.id)
     with pytest.raises(LeaseLost):
-        await old.change(key.id, "another name", None, {})
+        await old.change(boss.id, "another name", None, {})
     with pytest.raises(LeaseLost):
         await old.make("late", Role.USER, {})
     old.charge(batch)
