@@ -19,6 +19,7 @@ from tandem.app.device.speed import measure
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.wire.address import split
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.pools.engines import EngineSettings, build_engine, tokenizer_model
 from tandem.deployments.pools.models import model_folder
@@ -198,6 +199,5 @@ def _tokenizer(engine: EngineSettings) -> Tokenizer:
 @contextmanager
 def _listening(address: str) -> Iterator[socket.socket]:
     """A socket that is bound to "host:port"; port 0: any. Raises OSError where the port is taken."""
-    host, _, port = address.rpartition(":")
-    with socket.create_server((host.strip("[]"), int(port)), reuse_port=False) as listening:
+    with socket.create_server(split(address), reuse_port=False) as listening:
         yield listening

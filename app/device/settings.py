@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.profile import load_profile
-from tandem.cluster.wire.address import is_loopback
+from tandem.cluster.wire.address import is_loopback, split
 from tandem.cluster.wire.tls import trusting
 from tandem.cluster.wire.wire import WireSettings
 from tandem.deployments.config.settings import LimitSettings
@@ -68,7 +68,7 @@ class DeviceProgram(Strict):
 
     @model_validator(mode="after")
     def _listens_at_home(self) -> DeviceProgram:
-        host = self.listen.rpartition(":")[0].strip("[]")
+        host, _ = split(self.listen)
         if not is_loopback(host):
             raise ValueError(f"listen: the API is for this machine alone, not for {host}")
         return self
@@ -76,7 +76,7 @@ class DeviceProgram(Strict):
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS context to dial with; None if the gateway is on this machine and no authority is named.
         Raises OSError, ValueError."""
-        host = self.connect.rpartition(":")[0].strip("[]")
+        host, _ = split(self.connect)
         return None if self.authority is None and is_loopback(host) else trusting(self.authority)
 
     def secret(self) -> str:

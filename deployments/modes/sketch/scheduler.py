@@ -41,8 +41,8 @@ LONGEST = 100_000
 """Tokens of an answer: the longer, the better it can be sketched."""
 PATIENCE = 2.0
 """Factor on its expected duration beyond which a sketch is not waited for."""
-SURE = 0.75
-"""Share of the target's time that an expansion may be expected to take: the target is surer of its own."""
+WORTH_IT = 0.75
+"""Share of the target's time within which an expansion has to be expected, as the target's own is surer."""
 LATE_S = 30.0
 """Seconds for which an endpoint whose expansion the target had to go on for gets no other."""
 FORGOTTEN_S = 120.0
@@ -233,7 +233,8 @@ class Expansions(RouterPart[SketchSettings]):
 
     def _state(self, wanted: PlanRequest, workers: Sequence[Worker]) -> SketchState:
         token_s = wanted.target_token_s
-        now_s, coming = asyncio.get_running_loop().time(), self._coming(asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        coming = self._coming(now_s)
         in_time = [w for w in workers if w.takes_s(wanted.expected) <= token_s * wanted.expected]
         workers = in_time or workers
         return SketchState(
@@ -271,7 +272,7 @@ class Expansions(RouterPart[SketchSettings]):
         if wanted.target_s < inf:
             quickest_s = min(worker.takes_s(wanted.tokens) for worker in able)
             wait_s = min(wait_s, max(wanted.target_s - quickest_s, wanted.dry_s))
-            if self._ahead_s(able) > max(SURE * wanted.target_s - quickest_s, wanted.dry_s):
+            if self._ahead_s(able) > max(WORTH_IT * wanted.target_s - quickest_s, wanted.dry_s):
                 return None
         number = wanted.id
         job = SketchJob(number, max(1, wanted.tokens), loop.time(), loop.time() + wanted.dry_s)
