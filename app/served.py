@@ -49,7 +49,7 @@ class Served:
         )
         self.executor = Executor(
             router.assign,
-            Reach(self.dial, lost),
+            Reach(self.dial, lost, replaces=router.replaces),
             of_modes(settings),
             Services(
                 partial(router.ask_mode, name),

@@ -15,7 +15,7 @@ from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
 from tandem.deployments.outbox import Outbox
-from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import SplitInfo
 
@@ -83,6 +83,10 @@ class RouterClient(HandleClient):
 
     async def snapshot(self) -> Snapshot:
         return await self.ask(self._soon_s, Router.snapshot)
+
+    async def replaces(self, endpoint: EndpointInfo) -> bool:
+        """Return whether another replica can go on in this one's place."""
+        return (await self.ask(self._soon_s, Router.snapshot, devices=False)).replaces(endpoint)
 
     async def known(self, version: int) -> None:
         """Return when the router knows that version of the snapshot."""

@@ -29,6 +29,8 @@ from tandem.policies.reader.stall_timeout import Patience
 
 logger = logging.getLogger(__name__)
 
+VACATE_S = 1.0
+"""Longest that an answer waits for sessions elsewhere to end before it goes on."""
 Assign = Callable[[RoutingRequest], Awaitable[Assignment]]
 
 
@@ -108,6 +110,7 @@ class Executor:
             split=self.split,
             model=self._model,
             priority=job.priority,
+            silent=self._reach.probes.silent,
         )
 
     @property
@@ -325,7 +328,7 @@ class _Request:
     async def _vacate(self, sessions: Iterable[EndpointSession]) -> None:
         """Leave endpoints that are well, which may be asked for the same place again."""
         if leaving := [task for s in sessions if (task := self._executor.leave(s)) is not None]:
-            await asyncio.wait(leaving)
+            await asyncio.wait(leaving, timeout=VACATE_S)
 
     def _leave(self) -> None:
         sessions, self._sessions = self._sessions, None

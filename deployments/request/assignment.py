@@ -148,6 +148,7 @@ class RoutingRequest:
     mode, device: requested by the client, or None; device: a name, or several to pick from.
     lost: keys of the endpoints that have failed this request.
     full: keys of those that had no room for it.
+    silent: keys of replicas that do not answer the process that asks.
     request: its id, which its report repeats.
     prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
     sent: tokens of the answer so far.
@@ -165,6 +166,7 @@ class RoutingRequest:
     device: str | tuple[str, ...] | None = None
     lost: tuple[str, ...] = ()
     full: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
     request: int = 0
     prompt_tokens: int = 1
     max_tokens: int = 256

@@ -6,6 +6,7 @@ import asyncio
 from math import inf
 
 from tandem.deployments.lru import LRUTable
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.engine.base import Engine, EngineError
 from tandem.policies.reader.stall_timeout import PROBE_S
 
@@ -17,34 +18,43 @@ class Probes:
     """One probe of an engine at a time, for all of a process's requests that wait for it.
 
     It asks for the engine's statistics, which each process on the way passes on, so that a stopped one is noticed
-    wherever it is. An engine that is only busy answers.
+    wherever it is. An engine that is only busy answers. One that does not is silent until its answer comes after all.
     """
 
     def __init__(self) -> None:
         # by the key of an endpoint
-        self._running: dict[str, asyncio.Task[bool]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._silent: dict[str, EndpointInfo] = {}
         self._heard_s: LRUTable[str, float] = LRUTable(ENDPOINTS)
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Keys of the replicas that are silent now."""
+        return tuple(key for key, endpoint in self._silent.items() if not endpoint.device)
 
     def heard(self, key: str, since_s: float) -> bool:
         """Return whether an endpoint has answered since that time of the event loop's clock."""
         return self._heard_s.get(key, -inf) >= since_s
 
-    async def answers(self, key: str, engine: Engine) -> bool:
-        """Return whether an endpoint's engine says anything within PROBE_S."""
+    async def answers(self, endpoint: EndpointInfo, engine: Engine) -> bool:
+        """Return whether an endpoint's engine says anything within PROBE_S; at once if it is silent already."""
+        key = endpoint.key
+        if key in self._silent:
+            return False
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.get_running_loop().create_task(self._ask(key, engine))
-            task.add_done_callback(lambda _: self._running.pop(key, None))
-        return await asyncio.shield(task)
+        done, _ = await asyncio.wait((task,), timeout=PROBE_S)
+        if not done:
+            self._silent[key] = endpoint
+        return bool(done)
 
-    async def _ask(self, key: str, engine: Engine) -> bool:
-        loop = asyncio.get_running_loop()
+    async def _ask(self, key: str, engine: Engine) -> None:
         try:
-            async with asyncio.timeout(PROBE_S):
-                await engine.stats()
-        except TimeoutError:
-            return False
+            await engine.stats()
         except (EngineError, OSError):  # it tells those who wait for it, too
             pass
-        self._heard_s[key] = loop.time()
-        return True
+        finally:
+            del self._running[key]
+            self._silent.pop(key, None)
+            self._heard_s[key] = asyncio.get_running_loop().time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -63,6 +63,10 @@ Dial = Callable[[EndpointInfo], Awaitable[Engine]]
 GONE = (EngineStopped, SessionCancelled, UnknownSession, UnknownEngine, Unauthorized, ProtocolError)
 
 
+async def _never(endpoint: EndpointInfo) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Way in which a process reaches endpoints.
@@ -70,6 +74,7 @@ class Reach:
     dial: returns an engine for an endpoint.
     lost: told once of each endpoint that is gone (and did not merely refuse), also if the answer goes on without it.
     probes: ask endpoints that are late.
+    replaces: returns whether there is another endpoint by now that can go on in this one's place.
     reached_s: at a device, time since which the cloud can be reached, infinite while it cannot; timeouts there start
         again then.
     """
@@ -78,6 +83,7 @@ class Reach:
     lost: Callable[[EndpointInfo], object] = lambda _: None
     reached_s: Callable[[], float] = always
     probes: Probes = field(default_factory=Probes)
+    replaces: Callable[[EndpointInfo], Awaitable[bool]] = _never
 
 
 class RequestContext:
@@ -183,9 +189,12 @@ class EndpointSession(Session):
         if self._spans is not None:
             sampling = msgspec.structs.replace(sampling, trace=self._spans.traceparent)
         self._ask(len(prompt) + len(log))
+        limit_s = timeouts.open_s
+        if self._replaceable:  # however busy it is, another may have room
+            limit_s = min(limit_s, self._context.patience.next_s(0.0, True, self._now()))
         try:
             self._session = await self._call(
-                "open", timeouts.open_s + self.endpoint.load_s, engine.open(prompt, sampling, log)
+                "open", limit_s + self.endpoint.load_s, engine.open(prompt, sampling, log)
             )
         except asyncio.CancelledError:
             self.stop_meter()
@@ -363,10 +372,13 @@ class EndpointSession(Session):
 
     async def _probe(self, engine: Engine) -> None:
         """Give the endpoint up if it says nothing, though it could be reached all the time."""
-        asked_s = self._now()
-        answers = await self._context.reach.probes.answers(self.endpoint.key, engine)
+        asked_s, reach = self._now(), self._context.reach
+        answers = await reach.probes.answers(self.endpoint, engine)
+        if not answers and not self._replaceable:  # but perhaps another has come up since the assignment
+            with suppress(EngineError):
+                self._replaceable = await reach.replaces(self.endpoint)
         self._probing = None
-        if not answers and self._reached_s() <= asked_s:
+        if not answers and self._replaceable and self._reached_s() <= asked_s:
             self._silent = True
             self._deadline.expire()
 
@@ -380,7 +392,7 @@ class EndpointSession(Session):
     async def _call(self, stage: str, limit_s: float, answer: Awaitable[T]) -> T:
         """Wait for an answer, and account for it."""
         deadline, began_s, context = self._deadline, self._now(), self._context
-        deadline.start(began_s, limit_s, context.patience.probe_s(self._replaceable, began_s))
+        deadline.start(began_s, limit_s, context.patience.probe_s(began_s))
         try:
             result = await answer
         except BaseException as error:
@@ -392,7 +404,7 @@ class EndpointSession(Session):
             self.refused = self.refused or isinstance(error, ServiceRefused)
             if late:
                 silent, self._silent = self._silent, False
-                if self._hurried and not silent:
+                if not silent and (self._hurried or not self._expendable):
                     context.patience.stalled()
                 waited_s = self._now() - began_s if silent else limit_s
                 raise self._lose(f"no answer to {stage} within {waited_s:g} s", gone=True) from error

@@ -234,6 +234,9 @@ class Assigner:
     ) -> EndpointInfo | None:
         """Return a replica that is up and has not failed the request; None if there is none."""
         up = self._fitting(role.pool, wanted)
+        if wanted.silent:
+            heard = [e for e in up if e.key not in wanted.silent]
+            up = heard if heard or role.expendable else up
         if wanted.lost and (role.expendable or not retry_lost):
             up = [e for e in up if e.key not in wanted.lost]
         elif wanted.lost and up:  # those that failed it least often

@@ -39,6 +39,15 @@ class Snapshot:
         """Kinds of middles that are up."""
         return tuple(dict.fromkeys(e.split for e in self.pools.get(MIDDLE, ()) if e.split is not None))
 
+    def replaces(self, endpoint: EndpointInfo) -> bool:
+        """Return whether another replica can go on with an answer that one has begun."""
+        return not endpoint.device and any(
+            e.continues and (e.engine, e.model, e.split) == (endpoint.engine, endpoint.model, endpoint.split)
+            for pool in self.pools.values()
+            for e in pool
+            if e.key != endpoint.key
+        )
+
     def of(self, model: str, suffix: str = "") -> Snapshot:
         """Return a model's part: its pools, by their names without its suffix, and the devices that serve it."""
         pools = {pool: self.pools[name] for pool in POOLS if (name := pool_name(pool, suffix)) in self.pools}

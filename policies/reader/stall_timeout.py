@@ -7,8 +7,6 @@ asked whether it is there at all. One that says nothing is given up at once, one
 
 from __future__ import annotations
 
-from math import inf
-
 from tandem.policies.reader.quality import Reader
 
 FACTOR, GRACE = 8.0, 3.0
@@ -73,10 +71,8 @@ class Patience:
         """Record that an endpoint was given up, and double further timeouts: if all are busy, moving makes it worse."""
         self._stalls += 1
 
-    def probe_s(self, replaceable: bool, now_s: float) -> float:
-        """Return the seconds after which an endpoint is asked whether it is there; infinite if no other could go on."""
-        if not replaceable:
-            return inf
+    def probe_s(self, now_s: float) -> float:
+        """Return the seconds after which an endpoint is asked whether it is there."""
         return QUIET_S if self._reader is None else max(QUIET_S, self._reader.dry_s(now_s))
 
     def next_s(self, longest_s: float, replaceable: bool, now_s: float) -> float:

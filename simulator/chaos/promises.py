@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.timeouts import Limits
 from tandem.policies.reader.quality import Reader
 from tandem.simulator.chaos.saboteur import FragileWorld
@@ -27,6 +28,7 @@ class ChaosOutcome:
     broken: broken promises, in words.
     faults: faults that really happened.
     answers: to all requests.
+    late: seconds that readers waited in vain beyond what is promised, by request.
     refused: number of answers refused before their first token.
     longest_gap_s: longest time between a request, its deliveries and its end.
     """
@@ -35,13 +37,14 @@ class ChaosOutcome:
     broken: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     answers: list[SimulatedAnswer] = field(default_factory=list)
+    late: dict[int, float] = field(default_factory=dict)
     refused: int = 0
     longest_gap_s: float = 0.0
 
 
 GAP_S = 5.0
-"""Longest that a reader waits who can be reached and has nothing to read, outages apart, where there is room for all
-requests."""
+"""Longest that a fault keeps a reader waiting who can be reached and has nothing to read, for each endpoint lost
+meanwhile, outages apart, where there is room for all requests."""
 SLOWER = ("sketch", "split")
 """Modes whose answers may wait for longer: for expansions, or for the only device that can go on."""
 
@@ -78,10 +81,8 @@ def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
         outcome.longest_gap_s = max(outcome.longest_gap_s, gap_s)
         if gap_s > limit_s:
             broken.append(f"request {number} ({answer.request.mode}) waited {gap_s:.1f} s")
-        elif roomy and answer.failure is None and _waited_s(answer, outcome, world) > GAP_S:
-            broken.append(
-                f"request {number} ({answer.request.mode}) waited {gap_s:.1f} s for one that could answer"
-            )
+        elif roomy and answer.failure is None and (late_s := _late_s(answer, outcome, world)) > 0:
+            outcome.late[number] = late_s
     for server in (*world.servers, *world.drafters):
         if server.alive and server.open_sessions:
             broken.append(f"{server.endpoint.name} is left with {server.open_sessions} sessions")
@@ -127,21 +128,38 @@ def _longest_gap_s(answer: SimulatedAnswer) -> float:
     return max(end_s - begin_s for begin_s, end_s in _gaps(answer))
 
 
-def _waited_s(answer: SimulatedAnswer, outcome: ChaosOutcome, world: FragileWorld) -> float:
-    """Return the longest that a reader waited with nothing to read, without an outage; 0 in modes that may be slower,
-    and for a reader whose own device or link was hit."""
+def _late_s(answer: SimulatedAnswer, outcome: ChaosOutcome, world: FragileWorld) -> float:
+    """Return by how much longer than promised a reader waited with nothing to read, without an outage; 0 in modes that
+    may be slower, and for a reader whose own device or link was hit."""
     hit = any(
         f.kind in DEVICE_FAULTS and f.target == answer.device and _during(f, answer) for f in outcome.faults
     )
     if answer.mode in SLOWER or answer.request.mode in SLOWER or (hit and world.config.reader == "device"):
         return 0.0
-    longest_s, reader = 0.0, Reader(rate) if (rate := answer.request.reader_rate) else None
+    late_s = 0.0
+    for dry_s, end_s in _waits(answer):
+        lost = {endpoint.key for endpoint in _losses(world, dry_s, end_s)}
+        allowed_s = GAP_S * max(1, len(lost))
+        late_s = max(late_s, end_s - dry_s - world.out_s(dry_s, end_s) - allowed_s)
+    return late_s
+
+
+def longest_wait_s(answer: SimulatedAnswer) -> float:
+    """Return the longest that a reader waited with nothing to read."""
+    return max(end_s - dry_s for dry_s, end_s in _waits(answer))
+
+
+def _waits(answer: SimulatedAnswer) -> Iterator[tuple[float, float]]:
+    """Yield when the reader had read everything, or would have, and when the next token came."""
+    reader = Reader(rate) if (rate := answer.request.reader_rate) else None
     for begin_s, end_s in _gaps(answer):
-        dry_s = begin_s + (reader.dry_s(begin_s) if reader else 0.0)
-        longest_s = max(longest_s, end_s - dry_s - world.out_s(dry_s, end_s))
+        yield begin_s + (reader.dry_s(begin_s) if reader else 0.0), end_s
         if reader is not None:
             reader.deliver(1, end_s)
-    return longest_s
+
+
+def _losses(world: FragileWorld, begin_s: float, end_s: float) -> Iterator[EndpointInfo]:
+    return (endpoint for endpoint, at_s in world.losses if begin_s <= at_s <= end_s)
 
 
 def _tasks(loop: Any) -> list[str]:
@@ -156,7 +174,8 @@ def _not_resumed(outcome: ChaosOutcome) -> list[str]:
     broken = []
     for number, answer in enumerate(outcome.answers):
         meanwhile = [f for f in outcome.faults if _during(f, answer)]
-        away = [f for f in meanwhile if f.kind == "away" and f.target == answer.device]
+        begun_s = answer.times_s[0] if answer.times_s else answer.ended_s  # it has a session then
+        away = [f for f in meanwhile if f.kind == "away" and f.target == answer.device and begun_s <= f.at_s]
         if (
             not away
             or answer.mode != "split"
@@ -188,7 +207,7 @@ def _overspent(outcome: ChaosOutcome, world: FragileWorld) -> list[str]:
         used = answer.stats.used
         taken_in = used.device_in if by_device else used.server_in
         spent += min(limit, taken_in)
-        lost = {device for device, at_s in world.losses if answer.arrival_s <= at_s <= answer.ended_s}
+        lost = {gone.device for gone in _losses(world, answer.arrival_s, answer.ended_s)}
         failed = (not by_device) in lost or (answer.mode != "race" and by_device in lost)
         if taken_in > limit and not failed:
             broken.append(f"request {answer.number} was to take in {limit:g} tokens, not {taken_in}")

@@ -29,7 +29,7 @@ class FragileWorld(World):
     deaf_until_s: until when the scheduler is down, so that nothing is listed.
     limits: by raced request, what the limited endpoint may take in while the other one has not failed.
     allowed: tokens that the budget allows all races together, as each router has planned them.
-    losses: lost endpoints: whether each was a device, and when.
+    losses: lost endpoints, and when.
     outages: times without a verifier that new sessions can reach, or without router or scheduler: from when until when.
     """
 
@@ -37,7 +37,7 @@ class FragileWorld(World):
         self.deaf_until_s = 0.0
         self.limits: dict[int, float] = {}
         self.allowed = 0.0
-        self.losses: list[tuple[bool, float]] = []
+        self.losses: list[tuple[EndpointInfo, float]] = []
         self.outages: list[tuple[float, float]] = []
         self._out_since_s: float | None = None
         self._planned: set[tuple[Routing, int]] = set()  # by router and request
@@ -52,6 +52,9 @@ class FragileWorld(World):
 
     async def ask(self, mode: str, question: object) -> Any:
         return await self._ask(partial(super().ask, mode, question))
+
+    async def _replaces(self, endpoint: EndpointInfo) -> bool:
+        return await self._ask(partial(super()._replaces, endpoint))
 
     def tell(self, mode: str, said: object) -> None:
         """Tell the router, if there is one: what its predecessor knew is gone."""
@@ -83,7 +86,7 @@ class FragileWorld(World):
             self.allowed += self.config.accounts.budget * wanted.prompt_tokens
 
     def _lost(self, gone: EndpointInfo) -> None:
-        self.losses.append((gone.device, self.loop.time()))
+        self.losses.append((gone, self.loop.time()))
         super()._lost(gone)
 
     def report(self, reports: Sequence[Report]) -> None:

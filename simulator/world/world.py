@@ -156,7 +156,7 @@ class World:
     ) -> Executor:
         return Executor(
             self.assign,
-            Reach(dial, self._lost, reached_s),
+            Reach(dial, self._lost, reached_s, replaces=self._replaces),
             self._modes,
             replace(self._services, outer=outer),
             self.config.limits.limits(),
@@ -261,6 +261,9 @@ class World:
             self.devices.forget(gone.name)
             self.loop.call_later(HEARTBEAT_S, self.refresh)
             self.refresh_soon()
+
+    async def _replaces(self, endpoint: EndpointInfo) -> bool:
+        return (await self.routing.snapshot(devices=False)).replaces(endpoint)
 
     def _server(self, assignment: Assignment) -> int:
         for endpoint in assignment.endpoints.values():

@@ -174,12 +174,15 @@ class World:
         )
         return Executor(
             self._assign,
-            Reach(self._dial, self.gone.append),
+            Reach(self._dial, self.gone.append, replaces=self._replaces),
             {**self._modes, **modes},
             services,
             self._limits,
             self._report,
         )
+
+    async def _replaces(self, endpoint: EndpointInfo) -> bool:
+        return self.snapshot.replaces(endpoint)
 
     def bill(self, account: str) -> Bill:
         """Return the cost of all requests of that account."""

@@ -258,7 +258,7 @@ def test_endpoints_that_are_asked_too_late_whether_they_are_there_are_seen(
     probe_s = Patience.probe_s
     monkeypatch.setattr(Patience, "probe_s", lambda *known: 4 * probe_s(*known))
     monkeypatch.setattr("tandem.deployments.request.probes.PROBE_S", 4 * PROBE_S)
-    assert breaks("for one that could answer", 2015)
+    assert breaks("was kept waiting", 2015)
 
 
 def test_sessions_that_do_not_outlive_an_absence_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 import pytest
 
-from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.executor import VACATE_S, Executor
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats, NoSuchDevice, UnknownMode
 from tandem.deployments.request.session import Reach
@@ -17,13 +17,17 @@ from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import (
     ContextOverflow,
     EngineError,
+    EngineStats,
     EngineStopped,
     NoCapacity,
     Sampling,
     ServiceRefused,
+    Session,
+    Tokens,
     UnknownSession,
 )
-from tandem.engine.null.engine import NullEngine
+from tandem.engine.null.engine import NullEngine, NullSession
+from tandem.policies.reader.stall_timeout import FLOOR_S, PROBE_S, QUIET_S
 from tests.deployments.faults import PROMPT, Failing, World, reference
 
 pytestmark = pytest.mark.virtual_time
@@ -139,6 +143,120 @@ async def test_a_silent_device_counts_as_lost() -> None:
     ids, stats = await answer(world, job("device", "phone"))
     assert (ids, stats.replans) == (EXPECTED, 1)
     assert await left_open(world) == 0
+
+
+class Silent(NullEngine):
+    """An engine that says nothing until it is healed. asked: how often it was to open a session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.healed, self.asked = asyncio.Event(), 0
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        self.asked += 1
+        await self.healed.wait()
+        return await super().open(prompt, sampling, log)
+
+    async def stats(self) -> EngineStats:
+        await self.healed.wait()
+        return await super().stats()
+
+
+async def test_a_silent_replica_is_found_by_one_request_and_spares_the_others() -> None:
+    silent, loop = Silent(), asyncio.get_running_loop()
+    world = World([silent, NullEngine()], limits=Limits())
+    while not silent.asked:
+        ids, stats = await answer(world, job("cloud"))
+        assert ids == EXPECTED
+    assert (silent.asked, stats.replans) == (1, 1)
+    began_s = loop.time()
+    for _ in range(8):
+        _, stats = await answer(world, job("cloud"))
+        assert stats.replans == 0
+    assert silent.asked == 1
+    assert loop.time() - began_s < PROBE_S
+    silent.healed.set()
+    await asyncio.sleep(0)
+    for _ in range(8):
+        await answer(world, job("cloud"))
+    assert silent.asked > 1, "it is asked again once it has said something"
+    assert await left_open(world) == 0
+
+
+class Stopping(Silent):
+    """A silent engine that admits sessions."""
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        return await NullEngine.open(self, prompt, sampling, log)
+
+    class session_class(NullSession):
+        async def generate(self) -> AsyncGenerator[Tokens, None]:
+            stream = super().generate()
+            yield await anext(stream)
+            await self._engine.healed.wait()
+            async for tokens in stream:
+                yield tokens
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_silent_replica_is_left_as_soon_as_another_comes_up(alone: bool) -> None:
+    loop, only = asyncio.get_running_loop(), Stopping()
+    world = World([only], limits=Limits())
+    answering = asyncio.ensure_future(answer(world, job("cloud")))
+    await asyncio.sleep(10.0)
+    assert not answering.done(), "there is no other"
+    if not alone:
+        world.list_pool("verifier", *world.snapshot.pools["verifier"], world.add("verifier", 1, NullEngine()))
+    else:
+        only.healed.set()
+    ids, stats = await answering
+    assert (ids, stats.replans) == (EXPECTED, not alone)
+    assert loop.time() < 10.0 + QUIET_S + PROBE_S
+    only.healed.set()
+    assert await left_open(world) == 0
+
+
+class Crowded(NullEngine):
+    """An engine that is there, but admits nothing for a while."""
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        await asyncio.sleep(3 * FLOOR_S)
+        return await super().open(prompt, sampling, log)
+
+
+async def test_an_endpoint_that_admits_nothing_is_left_where_there_is_another() -> None:
+    loop = asyncio.get_running_loop()
+    world = World([NullEngine()], devices={"phone": Crowded()}, limits=Limits())
+    began_s = loop.time()
+    ids, stats = await answer(world, job("device", "phone"))
+    assert (ids, stats.replans, stats.mode) == (EXPECTED, 1, "cloud")
+    assert FLOOR_S <= loop.time() - began_s < FLOOR_S + 1.0
+
+
+async def test_one_that_admits_late_is_waited_for_where_there_is_no_other() -> None:
+    loop = asyncio.get_running_loop()
+    ids, stats = await answer(World([Crowded()], limits=Limits()), job("cloud"))
+    assert (ids, stats.replans) == (EXPECTED, 0)
+    assert loop.time() >= 3 * FLOOR_S
+
+
+class Clinging(NullEngine):
+    """An engine whose sessions take long to end."""
+
+    class session_class(NullSession):
+        async def cancel(self) -> None:
+            await asyncio.sleep(60.0)
+            await super().cancel()
+
+
+async def test_sessions_that_end_late_do_not_keep_the_answer_waiting() -> None:
+    """Here that of the device, when the verifier is lost."""
+    loop, failing = asyncio.get_running_loop(), Failing(NullEngine(), "verify", 1)
+    world = World([failing, NullEngine()], devices={"phone": Clinging()})
+    ids, stats = await answer(world, job("speculative", "phone"))
+    assert (ids, failing.fired, stats.replans) == (EXPECTED, 1, 1)
+    assert loop.time() < VACATE_S + 1.0
+    await world.executor.settled()
 
 
 async def test_when_all_fail_it_gives_up() -> None:

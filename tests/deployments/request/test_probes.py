@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.probes import Probes
 from tandem.engine.base import EngineStats, EngineStopped
 from tandem.engine.null.engine import NullEngine
 from tandem.policies.reader.stall_timeout import PROBE_S
 from tests.virtual import run
+
+A, B, DEVICE = (
+    EndpointInfo("verifier 0", "a:1", "verifier"),
+    EndpointInfo("verifier 1", "b:1", "verifier"),
+    EndpointInfo("phone", "c:1", "device", device=True),
+)
 
 
 class Asked(NullEngine):
@@ -29,18 +36,18 @@ class Asked(NullEngine):
 def test_an_engine_that_answers_in_time_is_there() -> None:
     async def main() -> None:
         probes = Probes()
-        assert await probes.answers("a", Asked(0.9 * PROBE_S))
-        assert not await probes.answers("b", Asked(1.1 * PROBE_S))
+        assert await probes.answers(A, Asked(0.9 * PROBE_S))
+        assert not await probes.answers(B, Asked(1.1 * PROBE_S))
         assert asyncio.get_running_loop().time() < 2 * PROBE_S
-        assert probes.heard("a", 0.0)
-        assert not probes.heard("b", 0.0)
+        assert probes.heard(A.key, 0.0)
+        assert not probes.heard(B.key, 0.0)
 
     run(main())
 
 
 def test_one_that_fails_answers_too() -> None:
     async def main() -> None:
-        assert await Probes().answers("a", Asked(0.1, EngineStopped("it is closed")))
+        assert await Probes().answers(A, Asked(0.1, EngineStopped("it is closed")))
 
     run(main())
 
@@ -48,12 +55,43 @@ def test_one_that_fails_answers_too() -> None:
 def test_many_that_wait_share_a_probe_and_one_that_leaves_does_not_end_it() -> None:
     async def main() -> None:
         probes, engine = Probes(), Asked(0.5)
-        asking = [asyncio.ensure_future(probes.answers("a", engine)) for _ in range(50)]
+        asking = [asyncio.ensure_future(probes.answers(A, engine)) for _ in range(50)]
         await asyncio.sleep(0.1)
         asking.pop().cancel()
         assert all(await asyncio.gather(*asking))
         assert engine.asked == 1
-        await probes.answers("a", engine)
+        await probes.answers(A, engine)
         assert engine.asked == 2
+
+    run(main())
+
+
+def test_a_silent_engine_is_not_waited_for_again_until_its_answer_comes() -> None:
+    async def main() -> None:
+        loop, probes, engine = asyncio.get_running_loop(), Probes(), Asked(10.0)
+        assert not await probes.answers(A, engine)
+        assert not await probes.answers(DEVICE, engine)
+        assert probes.silent == (A.key,), "only replicas: a device is asked for by its name"
+        asked_s = loop.time()
+        assert not await probes.answers(A, engine)
+        assert loop.time() == asked_s, "it is known to be silent"
+        assert engine.asked == 2
+        await asyncio.sleep(10.0 - PROBE_S)
+        assert not probes.silent
+        assert probes.heard(A.key, 10.0)
+        engine.takes_s = 0.1
+        assert await probes.answers(A, engine)
+
+    run(main())
+
+
+def test_one_whose_connection_is_lost_is_no_longer_silent() -> None:
+    """It has to be dialled again, which tells whether it is there."""
+
+    async def main() -> None:
+        probes = Probes()
+        assert not await probes.answers(A, Asked(2 * PROBE_S, EngineStopped("the connection is lost")))
+        await asyncio.sleep(PROBE_S)
+        assert not probes.silent
 
     run(main())

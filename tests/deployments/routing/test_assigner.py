@@ -348,6 +348,25 @@ def test_a_full_endpoint_is_left_to_begun_answers_where_there_are_others() -> No
     }
 
 
+def test_a_silent_replica_is_taken_only_where_there_is_no_other() -> None:
+    router = assigner()
+    first, second = (e.key for e in FULL.pools["verifier"])
+    wanted = RoutingRequest("cloud", silent=(first,))
+    assert {router.assign(wanted).endpoints["target"].key for _ in range(8)} == {second}
+    assert router.assign(RoutingRequest("cloud", silent=(first, second))).endpoints["target"].key in {
+        first,
+        second,
+    }
+
+
+def test_a_silent_drafter_is_done_without() -> None:
+    router = assigner()
+    drafters = tuple(e.key for e in FULL.pools["drafter"])
+    made = router.assign(RoutingRequest("speculative", "near", silent=drafters))
+    assert made.mode == "speculative"
+    assert "drafter" not in made.endpoints
+
+
 @pytest.mark.parametrize(
     ("wanted", "snapshot", "replaceable"),
     [

@@ -140,3 +140,17 @@ def test_who_knows_another_directory_is_told_everything(version: int) -> None:
     directory = Directory(expiry_s=4.0, version=1000)
     directory.register([PHONE], now_s=0.0)
     assert directory.since(version) == directory.snapshot
+
+
+def test_what_can_go_on_in_a_replicas_place() -> None:
+    one, other, drafter = (
+        EndpointInfo("a", "a:1", "verifier", "large"),
+        EndpointInfo("b", "b:1", "verifier", "large"),
+        EndpointInfo("c", "c:1", "drafter", "large"),
+    )
+    small, final = replace(other, model="small"), replace(other, continuation="none")
+    for beside, replaced in [(other, True), (drafter, False), (small, False), (final, False)]:
+        snapshot = Snapshot(1, {"verifier": (one, beside)})
+        assert snapshot.replaces(one) == replaced, beside
+    assert not Snapshot(1, {"verifier": (one,)}).replaces(one)
+    assert not Snapshot(1, {"verifier": (one, other)}).replaces(replace(one, device=True))

@@ -63,9 +63,8 @@ def test_whoever_was_given_up_in_vain_makes_it_wait_longer() -> None:
 
 
 def test_a_late_endpoint_is_asked_soon_but_not_while_there_is_something_to_read() -> None:
-    assert Patience(30.0).probe_s(True, 0.0) == QUIET_S
-    assert Patience(30.0).probe_s(False, 0.0) == math.inf, "nobody else could go on"
+    assert Patience(30.0).probe_s(0.0) == QUIET_S
     patience = Patience(30.0, reader_rate=5.0)
     patience.delivered(50, 0.0)
-    assert patience.probe_s(True, 0.0) == 10.0
-    assert patience.probe_s(True, 9.9) == QUIET_S
+    assert patience.probe_s(0.0) == 10.0
+    assert patience.probe_s(9.9) == QUIET_S
