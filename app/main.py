@@ -77,8 +77,7 @@ def application(args: Settings) -> Application:
     )
     gateway = None
     if args.gateway is not None:
-        listening = _control(serve.deployment(Gateway), surge_percent=0)  # its port is there once
-        gateway = listening.bind(
+        gateway = _control(serve.deployment(Gateway)).bind(
             router, access, scheduler, args.gateway, args.gate, args.endpoint, args.limits
         )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
@@ -145,18 +144,15 @@ def _size(pool: Pool) -> dict[str, Any]:
 
 
 # `Any`: mypy takes a decorated class for the class (python/mypy#3135).
-def _control(
-    deployment: Any, replicas: int = 1, drain_s: float = 20.0, surge_percent: int = 100
-) -> Deployment:
-    """Replicas that mostly wait for others: any number of requests at once. drain_s: for those under way when a replica
-    is replaced. surge_percent: of replicas, how many more there may be meanwhile, so that a successor answers before
-    its predecessor goes."""
+def _control(deployment: Any, replicas: int = 1, drain_s: float = 20.0) -> Deployment:
+    """Replicas that mostly wait for others: any number of requests at once. A successor answers before its predecessor
+    goes. drain_s: for requests under way when a replica is replaced."""
     return deployment.options(
         num_replicas=replicas,
         ray_actor_options={"num_cpus": 0.1},
         max_ongoing_requests=10_000,
         graceful_shutdown_timeout_s=drain_s,
-        max_surge_percent=surge_percent,
+        max_surge_percent=100,
         **WATCHED,
     )
 

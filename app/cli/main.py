@@ -465,13 +465,18 @@ def _choose(
 @cli.command()
 def deploy(
     config: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A Serve YAML.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check it, and show what would restart or change in place.")
+    ] = False,
 ) -> None:
-    """Change what `tandem up` has started in this folder to what a Serve YAML says; no request fails over it."""
+    """Change what `tandem up` has started in this folder to what a Serve YAML says; no request fails over it, and
+    if a part does not come up, what ran before runs on."""
     with failures():
+        from tandem.app.cli.deploy.change import change
         from tandem.app.cli.server import up as local
 
         try:
-            local.change(config or local.CONFIG)
+            change(config or local.CONFIG, dry_run)
         except local.UpError as error:
             raise ClientError(str(error)) from None
 

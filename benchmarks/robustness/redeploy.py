@@ -2,9 +2,10 @@
 
     python -m benchmarks redeploy [--streams 16]
 
-The application with the embedded models, under streams in all modes, is changed three times as `tandem deploy` does it:
+The application with the embedded models, under streams in all modes, is changed four times as `tandem deploy` does it:
 in place (replicas, policies, a device more), then with other settings of engines and devices, then to a new version in
-which nothing is new. A client that has read an answer asks the next question.
+which nothing is new; at last to one whose part Access does not come up, so that what ran before has to run on. A client
+that has read an answer asks the next question.
 
 failed: requests that got no answer.
 broken_streams: answers that began and did not end well, or were not, token for token, what the target says by itself.
@@ -62,8 +63,11 @@ def settings(max_sessions: int = 64, rtt_ms: float = 5.0) -> dict[str, Any]:
     }
 
 
-def changes() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the settings to deploy one after the other, and a name of each change."""
+FAILING = "one that fails"
+
+
+def changes(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings to deploy one after the other, and a name of each change. folder: for a broken file."""
     in_place = configured(settings())
     hosts = settings()["hosts"]
     in_place["applications"][0]["deployments"] = [
@@ -80,6 +84,9 @@ def changes() -> Iterator[tuple[str, dict[str, Any]]]:
     version = configured(settings(max_sessions=48, rtt_ms=6.0))
     version["applications"][0]["runtime_env"] = {"env_vars": {"TANDEM_VERSION": "2"}}
     yield "a new version", version
+    broken = folder / "broken.sqlite"
+    broken.write_text("no database")
+    yield FAILING, configured(settings() | {"ledger": {"path": str(broken)}})
 
 
 @dataclass(slots=True)
@@ -177,11 +184,15 @@ async def measure(address: tuple[str, int], folder: Path, streams: int) -> dict[
     rows, outcomes, changed_s = [], [], []
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
         right = {prompt: (await answer(http, prompt, MODES[0]))[0] for prompt in PROMPTS}
-        for name, config in changes():
+        for name, config in changes(folder):
 
-            async def deploy(config: dict[str, Any] = config) -> None:
-                began_s = time.perf_counter()
-                await change(config, folder)
+            async def deploy(config: dict[str, Any] = config, fails: bool = name == FAILING) -> None:
+                began_s, failed = time.perf_counter(), False
+                try:
+                    await change(config, folder)
+                except RuntimeError:
+                    failed = True
+                assert failed == fails, "it came up" if fails else "it did not come up"
                 changed_s.append(time.perf_counter() - began_s)
 
             outcome = await under_load(http, streams, right, deploy)

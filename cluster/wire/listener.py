@@ -39,7 +39,8 @@ async def serve_engines(
     on_connect: Callable[[Connection], None] | None = None,
     handler: Callable[[Connection], Handler] | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Serve `engines` by name until the context is left, on a host and port; port 0 takes a free one.
+    """Serve `engines` by name until the context is left, on a host and port; port 0 takes a free one. At a port that is
+    named, a successor of the same user may listen before its predecessor ends; both get connections meanwhile.
 
     A lost connection cancels the sessions it opened.
 
@@ -57,7 +58,7 @@ async def serve_engines(
     serve = handler or partial(EngineHandler, engines)
     acceptor = Acceptor(_infos(engines), auth or "", settings, serve, on_connect)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    listening = socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=port != 0)
     listening.setblocking(False)
     accepting = asyncio.get_running_loop().create_task(acceptor.accept(listening, tls))
     try:

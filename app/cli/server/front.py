@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -83,12 +82,6 @@ class Front:
     def trust(self) -> Trust:
         """Return what httpx verifies the API with, from here."""
         return True if self.tls is None else _trusting(self.tls)
-
-    def probe(self) -> None:
-        """Raise OSError if the address is taken, or is not this machine's."""
-        with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as listening:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((self.host, self.port))
 
 
 def certificate(file: Path | None, key: Path | None) -> ServerTls | None:

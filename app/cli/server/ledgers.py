@@ -13,6 +13,8 @@ from typing import Any
 from tandem.deployments.access.keys import Keyring
 from tandem.deployments.access.store import Ledger, LedgerError
 
+DEFAULT_NAME = "default"
+"""Serve's name for an application without one."""
 NOTE = Path(".tandem") / "ledgers.json"
 """The ledger of each application that was started in this folder, by its name."""
 
@@ -45,7 +47,7 @@ def _known() -> dict[str, str | None]:
 def _ledgers(deployment: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for each in deployment["applications"]:
         if ledger := each.get("args", {}).get("ledger"):  # `read` gives every Tandem one
-            yield each.get("name", "default"), ledger
+            yield each.get("name", DEFAULT_NAME), ledger
 
 
 def _guards(path: str | None) -> bool:

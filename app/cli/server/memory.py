@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tandem.app.cli.server.facts import Machine, inspect
@@ -18,24 +20,34 @@ from tandem.engine import family
 
 if TYPE_CHECKING:
     from tandem.app.settings import Settings  # needs Ray, which is not on devices
+    from tandem.deployments.pools.device_hosts import HostSettings
 
 GB = 1e9
 BESIDE_BYTES = 1.5 * GB
 """Memory of Ray, Serve and the processes around the engines."""
 
 
-def check_memory(settings: Settings, machine: Machine | None = None) -> None:
+def check_memory(settings: Settings, machine: Machine | None = None, running: Settings | None = None) -> None:
     """Check that weights and KV caches of models of one's own fit the memory that is free.
 
     Engines on GPUs are left out; so are embedded models, which are small. What is beside the engines may be swapped, so
-    it alone refuses nothing. Raises ValueError with the arithmetic.
+    it alone refuses nothing.
+
+    running: what these settings replace, which holds its memory until its successors answer: device hosts with the same
+        settings stay, and a pool takes `surge_percent` of itself in addition, or what it grows by.
+
+    Raises ValueError with the arithmetic.
     """
     machine = machine or Machine.here()
-    parts = {
-        f"{where} ({count} × {engine.model})": count * _bytes(engine, machine)
-        for where, count, engine in _on_cpu(settings)
-        if not isinstance(engine, NullSettings | ServiceSettings) and engine.model not in family.NAMES
-    }
+    before = {} if running is None else {part.where: part for part in _on_cpu(running)}
+    parts = {}
+    for part in _on_cpu(settings, () if running is None else running.hosts):
+        each = _bytes(part.engine, machine)
+        size = part.count * each
+        if part.where in before:
+            held = before[part.where].count * _bytes(before[part.where].engine, machine)
+            size = max(math.ceil(part.count * part.surge_percent / 100) * each, size - held)
+        parts[f"{part.where} ({part.count} × {part.model})"] = size
     if sum(parts.values()) > machine.free_bytes:
         raise ValueError(
             f"{too_little(machine, parts)}. Choose smaller models, fewer kv_blocks or fewer replicas"
@@ -52,14 +64,38 @@ def too_little(machine: Machine, parts: Mapping[str, float]) -> str:
     )
 
 
-def _on_cpu(settings: Settings) -> Iterator[tuple[str, int, AnySettings | MiddleSettings]]:
-    """Yield the engines that start without a GPU: their place in the settings, and their number."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Engines of one kind that start without a GPU.
+
+    where: their place in the settings.
+    surge_percent: how many more of them there are during an update.
+    """
+
+    where: str
+    count: int
+    engine: AnySettings | MiddleSettings
+    surge_percent: int = 100
+
+    @property
+    def model(self) -> str:
+        """Model of the engines; "" if it is none of one's own."""
+        if isinstance(self.engine, NullSettings | ServiceSettings) or self.engine.model in family.NAMES:
+            return ""
+        return self.engine.model
+
+
+def _on_cpu(settings: Settings, kept: Collection[HostSettings] = ()) -> Iterator[_Part]:
+    """Yield the engines with models of one's own that start without a GPU. kept: device hosts that need not start."""
     for where, pool in settings.placed_pools():
         count = pool.replicas if pool.replicas is not None else getattr(pool.autoscaling, "min_replicas", 1)
-        if count and not pool.gpus:
-            yield where, count, pool.engine
+        part = _Part(where, count, pool.engine, pool.surge_percent)
+        if count and not pool.gpus and part.model:
+            yield part
     for number, host in enumerate(settings.hosts):
-        yield f"hosts[{number}]", 1, host.engines[0]
+        part = _Part(f"hosts[{number}]", 1, host.engines[0])
+        if host not in kept and part.model:
+            yield part
 
 
 def _bytes(engine: AnySettings | MiddleSettings, machine: Machine) -> float:

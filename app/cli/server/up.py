@@ -17,10 +17,10 @@ import httpx
 import yaml
 from rich.console import Console
 
-from tandem.app.cli.server import haproxy
 from tandem.app.cli.server.front import AS_CONFIGURED, Front, Trust, Wishes, behind, front_of
-from tandem.app.cli.server.ledgers import check_ledgers, note_ledgers
-from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of, token_of
+from tandem.app.cli.server.ledgers import DEFAULT_NAME, check_ledgers, note_ledgers
+from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of
+from tandem.app.cli.server.ports import check_ports, probe
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.cli.terminal.phases import Tell, line, phases
 from tandem.app.client.http import DEFAULT_URL
@@ -55,7 +55,7 @@ class Plan:
 
     deployment: contents of the Serve YAML, for a Serve behind `front`.
     front: where the API answers.
-    settings: of the Tandem in it.
+    applications: settings of the Tandems in it, by the applications' names; the first one is tried.
     model: its name for clients, of several models the first one's.
     question: one that the model can answer.
     mode: the mode to try beside the default.
@@ -64,7 +64,7 @@ class Plan:
 
     deployment: dict[str, Any]
     front: Front
-    settings: Settings
+    applications: dict[str, Settings]
     model: str
     question: str = QUESTION
     mode: str = "speculative"
@@ -74,6 +74,11 @@ class Plan:
     def address(self) -> str:
         """Address of the API, from this machine."""
         return self.front.address
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the first Tandem."""
+        return next(iter(self.applications.values()))
 
 
 def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG) -> None:
@@ -89,15 +94,13 @@ def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG
     os.environ.update(ENVIRONMENT)
     line(console, "Reading the settings", began)
     plan = read(config, wishes)
-    _check(plan.front)
-    _check_memory(plan.settings)
+    _check(plan)
     if not plan.chats:
         console.print(
             f"{plan.model} has no chat template: it continues texts (/v1/completions), and refuses chats. An instruct "
             "model has one.",
             highlight=False,
         )
-    _check_ledgers(plan)
     front = plan.front
     try:
         signal.signal(signal.SIGTERM, _interrupt)
@@ -128,43 +131,6 @@ def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG
         raise UpError(str(error)) from None
     finally:
         RECORD.unlink(missing_ok=True)
-
-
-def change(config: Path = CONFIG) -> None:
-    """Change what `up` has started from this folder to the Serve YAML `config` without a failed request: some settings
-    change in place, the rest is replaced one by one. Returns when that is done.
-
-    Raises UpError; what ran before then still does.
-    """
-    console = Console()
-    address, began = running(), time.monotonic()
-    if address is None:
-        raise UpError("nothing runs that was started in this folder; `tandem up` starts it")
-    record = json.loads(RECORD.read_text())
-    if record["folder"] is None:
-        raise UpError("it is still starting")
-    folder, front = Path(record["folder"]), Front.of(record["front"])
-    os.environ.update(ENVIRONMENT | token_of(folder) | {"RAY_AUTH_MODE": "token"})
-    plan = read(config, Wishes(front.host, front.port, front.tls, insecure=True))
-    if plan.front != front:
-        raise UpError(
-            "api.tls: it runs without TLS; `tandem down`, and `tandem up` starts it with the certificate"
-        )
-    with phases(console, began) as tell:
-        tell("Deploying")
-        if front.tls is not None:
-            _renew(folder, front)
-        deploy(plan.deployment, record["dashboard"])
-        wait_until_ready(address, record["dashboard"], tell, front.trust())
-        note_ledgers(plan.deployment)
-    console.print(f"[bold green]Changed[/] after {time.monotonic() - began:.0f} s")
-
-
-def _renew(folder: Path, front: Front) -> None:
-    try:
-        haproxy.show(folder, front.pem())
-    except (OSError, RuntimeError) as error:
-        raise UpError(str(error)) from None
 
 
 def down() -> bool:
@@ -218,8 +184,10 @@ def read(config: Path | Mapping[str, Any], wishes: Wishes = AS_CONFIGURED) -> Pl
     except (yaml.YAMLError, ValueError) as error:
         raise UpError(f"{config}: {error}" if isinstance(config, Path) else str(error)) from None
     behind(front, deployment)
+    names = []
     for each in deployment["applications"]:
         if each["import_path"] == IMPORT_PATH:
+            names.append(each.get("name", DEFAULT_NAME))
             arguments = each["args"]
             arguments.get("api", {}).pop("tls", None)  # HAProxy has it
             arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
@@ -227,31 +195,25 @@ def read(config: Path | Mapping[str, Any], wishes: Wishes = AS_CONFIGURED) -> Pl
     drafted = model.drafter.exists or bool(settings.hosts)
     question = QUESTION if model.text_model in family.NAMES else ANY_QUESTION
     chats = Tokenizer.load(model_folder(model.text_model)).chats
-    return Plan(deployment, front, settings, name, question, "speculative" if drafted else "cloud", chats)
+    applications = dict(zip(names, (settings, *others), strict=True))
+    return Plan(deployment, front, applications, name, question, "speculative" if drafted else "cloud", chats)
 
 
-def _check(front: Front) -> None:
+def _check(plan: Plan) -> None:
+    from tandem.app.cli.server.memory import check_memory
+
     if address := running():
         raise UpError(f"it is up already, at {address}; `tandem down` (or `make down`) stops it")
+    front = plan.front
     try:
-        front.probe()
+        probe(front.host, front.port)
     except OSError as error:
         raise UpError(
             f"{front.host}:{front.port} cannot be used ({error.strerror}); another one: --port"
         ) from None
-
-
-def _check_memory(settings: Settings) -> None:
-    from tandem.app.cli.server.memory import check_memory
-
     try:
-        check_memory(settings)
-    except ValueError as error:
-        raise UpError(str(error)) from None
-
-
-def _check_ledgers(plan: Plan) -> None:
-    try:
+        check_ports(plan.applications, (front.host, front.port))
+        check_memory(plan.settings)
         check_ledgers(plan.deployment)
     except ValueError as error:
         raise UpError(str(error)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -301,6 +302,18 @@ async def test_who_does_not_read_is_lost() -> None:
         (connection,) = endpoint.connections
         await connection.finished
         assert (await engine.stats()).cancelled == 1
+
+
+async def test_a_successor_listens_before_its_predecessor_ends(unused_tcp_port: int) -> None:
+    address = f"127.0.0.1:{unused_tcp_port}"
+    async with serve_engines({"null": NullEngine()}, address) as successor:
+        async with serve_engines({"null": NullEngine()}, address) as predecessor:
+            assert successor.address == predecessor.address == address
+        for _ in range(8):  # none goes to the one that has ended
+            async with raw(address):
+                pass
+        with pytest.raises(OSError, match="in use"), socket.create_server(("127.0.0.1", unused_tcp_port)):
+            pass
 
 
 async def test_nobody_there(unused_tcp_port: int) -> None:

@@ -72,6 +72,28 @@ def test_all_engines_of_a_deployment_count(folder: str) -> None:
         check_memory(Settings.model_validate(every), HERE)
 
 
+def test_a_change_takes_what_it_adds(folder: str) -> None:
+    """The old engines are there until the new ones answer."""
+    engine = {"kind": "torch", "model": folder, "kv_blocks": 3000}
+    one = 3000 * 16 * TOKEN
+    device = {"name": "edge", "engine": engine, "devices": [{"name": "phone"}]}
+    running = Settings.model_validate(
+        {"verifier": {"engine": engine}, "drafter": {"replicas": 0}, "hosts": [device]}
+    )
+    weights = inspect(folder, HERE).weight_bytes
+    check_memory(running, Machine(2, one + weights), running)
+    with pytest.raises(ValueError, match=r"verifier \(1 × [^)]*\)\. Choose"):
+        check_memory(running, Machine(2, one + weights - 1), running)
+    verifier = {"engine": engine, "surge_percent": 0}
+    replaced = Settings.model_validate({"verifier": verifier, "drafter": {"replicas": 0}, "hosts": [device]})
+    check_memory(replaced, Machine(2, 0), running)
+    grown = {"engine": engine | {"kv_blocks": 6000}, "surge_percent": 0}
+    replaced = Settings.model_validate({"verifier": grown, "drafter": {"replicas": 0}, "hosts": [device]})
+    check_memory(replaced, Machine(2, one), running)
+    with pytest.raises(ValueError, match=r"verifier"):
+        check_memory(replaced, Machine(2, one - 1), running)
+
+
 def test_a_gguf_file_counts_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "tandem.engine.llamacpp.model", SimpleNamespace(check=lambda _: None))

@@ -1,0 +1,1 @@
+"""`tandem deploy`: changes of what `tandem up` has started."""
