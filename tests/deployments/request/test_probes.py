@@ -86,7 +86,7 @@ def test_a_silent_engine_is_not_waited_for_again_until_its_answer_comes() -> Non
 
 
 def test_one_whose_connection_is_lost_is_no_longer_silent() -> None:
-    """It has to be dialled again, which tells whether it is there."""
+    """The next dial tells whether it is there."""
 
     async def main() -> None:
         probes = Probes()
