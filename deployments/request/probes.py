@@ -24,29 +24,33 @@ class Probes:
     def __init__(self) -> None:
         # by the key of an endpoint
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._silent: dict[str, EndpointInfo] = {}
+        self._silent: dict[str, tuple[EndpointInfo, float]] = {}  # and since when
         self._heard_s: LRUTable[str, float] = LRUTable(ENDPOINTS)
 
     @property
     def silent(self) -> tuple[str, ...]:
         """Keys of the replicas that are silent now."""
-        return tuple(key for key, endpoint in self._silent.items() if not endpoint.device)
+        return tuple(key for key, (endpoint, _) in self._silent.items() if not endpoint.device)
 
     def heard(self, key: str, since_s: float) -> bool:
         """Return whether an endpoint has answered since that time of the event loop's clock."""
         return self._heard_s.get(key, -inf) >= since_s
 
-    async def answers(self, endpoint: EndpointInfo, engine: Engine) -> bool:
-        """Return whether an endpoint's engine says anything within PROBE_S; at once if it is silent already."""
+    async def answers(self, endpoint: EndpointInfo, engine: Engine, reached_s: float = -inf) -> bool:
+        """Return whether an endpoint's engine says anything within PROBE_S; at once if it is silent already.
+
+        reached_s: time of the event loop's clock since which it can be reached; an earlier silence says nothing.
+        """
         key = endpoint.key
-        if key in self._silent:
+        if key in self._silent and self._silent[key][1] >= reached_s:
             return False
+        asked_s = asyncio.get_running_loop().time()
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.get_running_loop().create_task(self._ask(key, engine))
         done, _ = await asyncio.wait((task,), timeout=PROBE_S)
         if not done:
-            self._silent[key] = endpoint
+            self._silent[key] = endpoint, asked_s
         return bool(done)
 
     async def _ask(self, key: str, engine: Engine) -> None:

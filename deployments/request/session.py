@@ -373,7 +373,7 @@ class EndpointSession(Session):
     async def _probe(self, engine: Engine) -> None:
         """Give the endpoint up if it says nothing, though it could be reached all the time."""
         asked_s, reach = self._now(), self._context.reach
-        answers = await reach.probes.answers(self.endpoint, engine)
+        answers = await reach.probes.answers(self.endpoint, engine, self._reached_s())
         if not answers and not self._replaceable:  # but perhaps another has come up since the assignment
             with suppress(EngineError):
                 self._replaceable = await reach.replaces(self.endpoint)

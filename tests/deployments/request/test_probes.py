@@ -85,6 +85,17 @@ def test_a_silent_engine_is_not_waited_for_again_until_its_answer_comes() -> Non
     run(main())
 
 
+def test_silence_while_it_could_not_be_reached_says_nothing() -> None:
+    async def main() -> None:
+        loop, probes, engine = asyncio.get_running_loop(), Probes(), Asked(10.0)
+        assert not await probes.answers(A, engine)
+        await asyncio.sleep(9.0 - PROBE_S)
+        assert await probes.answers(A, engine, reached_s=8.5), "it answers the first question after all"
+        assert loop.time() == 10.0
+
+    run(main())
+
+
 def test_one_whose_connection_is_lost_is_no_longer_silent() -> None:
     """The next dial tells whether it is there."""
 
