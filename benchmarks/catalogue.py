@@ -39,6 +39,7 @@ BENCHMARKS = {
     "pice_bound": Benchmark("pice.bound", 6),
     "pice_live": Benchmark("pice.live", 18),
     "pice_quality": Benchmark("pice.quality", 6),
+    "pice_suitability": Benchmark("pice.decision", 0.1),
     "pice_table3": Benchmark("pice.table3", 15),
     "tokenflow": Benchmark("tokenflow.live", 8),
     "tokenflow_frontier": Benchmark("tokenflow.frontier", 45),

@@ -1,241 +1,101 @@
-"""Suitability: whether an answer can be sketched and expanded in parallel, by the question's text alone.
+"""Suitability: whether an answer can be sketched and expanded in parallel, by the conversation alone.
 
-PICE (Zhan et al. 2025, section II) sketches long answers; its large model gives short ones in full. Expanding in
-parallel needs more: the answer must be a list of independent points, each with something to tell (Skeleton-of-Thought,
-Ning et al. 2024, appendix C.2.1). So two kinds of features are looked for in a question: some ask for points, others
-bind the answer together or make it short. A single binding one outweighs all that ask.
+A feature that binds the answer together, in the question, in the system prompt, or in the turns that the question
+refers back to, rules a sketch out. For the rest a logistic regression weighs features and words of the question
+(`python -m training.suitability` fits it). A wrong yes costs a few tokens, the question for a length, or an answer
+that reads worse; a wrong no loses what the expansion would have saved, some times as much: less than even odds suffice.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 
-LOOKED_AT = 1_000  # characters; a longer question quotes a passage and asks about it
+from tandem.policies.sketch.wording import LOOKED_AT, read
+
+WEIGHTS = Path(__file__).with_name("suitability.json")
+WRONG_NO = 5.0
+"""Loss by a wrong no, in losses by a wrong yes."""
+KNOWN = 0.2
+"""Least share of a question's words that must be known where no way of asking is."""
+REMEMBERED = 4
+"""Turns before the question that are looked at."""
+STANDING = frozenset({"brevity", "layout", "voice"})
+"""Features that bind all answers of a conversation where its system prompt has them."""
+_WORD = re.compile(r"[^\W\d]+(?:'[^\W\d]+)?|\d+|[^\w\s]")
+_REFERS = re.compile(
+    r"^(?:also|and|but|continue|elaborate|go on|how about|instead|make|now|ok(?:ay)?|so|what about|what if|why)\b"
+    r"|\b(?:above|again|before|earlier|it|its|previous|that|them|these|they|this|those|your)\b"
+    r"|\b(?:add|give|more|further|provide)\s+(?:\w+\s+){0,2}details?\b|\bday \d"
+    r"|\bthe\s+(?:first|former|last|latter|other|same|second|third)\b",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
-    """A feature of a question.
+class Classifier:
+    """A logistic regression over binary features of a question.
 
-    name: short name.
-    reason: why it matters.
-    pattern: matches it anywhere in the text.
+    bias: logarithm of the odds without any feature.
+    weights: what each feature adds, by name.
     """
 
-    name: str
-    reason: str
-    pattern: re.Pattern[str]
+    bias: float
+    weights: dict[str, float]
+
+    def understands(self, question: str) -> bool:
+        """Return whether enough of a question is known to judge it: a way of asking, or some words."""
+        names = features(question)
+        words = [name for name in names if name.startswith("word ") and name[5].isalpha()]
+        known = sum(name in self.weights for name in words)
+        return any(name.startswith("asks ") for name in names) or known >= max(2, KNOWN * len(words))
+
+    def log_odds(self, question: str) -> float:
+        """Return the logarithm of the odds that the answer can be sketched."""
+        return self.bias + sum(self.weights.get(name, 0.0) for name in features(question))
 
 
-def _feature(name: str, reason: str, *patterns: str) -> Feature:
-    return Feature(name, reason, re.compile("|".join(patterns), re.IGNORECASE))
+def features(question: str) -> set[str]:
+    """Return the names of a question's features: those of its wording, its words, pairs of them, and its length."""
+    text = question.strip()[:LOOKED_AT].lower()
+    words = ["#" if word.isdigit() else word for word in _WORD.findall(text)]
+    asks, binds = read(question)
+    return {
+        *(f"asks {one.name}" for one in asks),
+        *(f"binds {one.name}" for one in binds),
+        f"ways of asking {min(3, len(asks))}",
+        *(f"word {word}" for word in words),
+        *(f"pair {a} {b}" for a, b in pairwise(words)),
+        f"first {' '.join(words[:1])}",
+        f"first two {' '.join(words[:2])}",
+        f"length {int(math.log2(len(words) + 1))}",
+    }
 
 
-_POINTS = (
-    "(?:achievements|activities|advantages|alternatives|applications|approaches|arguments|aspects|benefits|branches"
-    "|books|categories|causes|challenges|characteristics|clues|components|consequences|considerations|contributions"
-    "|developments|differences|disadvantages|drawbacks|effects|elements|examples|exercises|facts|factors|features|films"
-    "|forms|functions|habits|hobbies|ideas|impacts?|implications|issues|kinds|layers|lessons|measures|methods|mistakes"
-    "|movies|museums|myths|norms|obstacles|options|perspectives|places|policies|practices|principles|problems"
-    "|pros and cons|qualities|questions|reasons|recommendations|resources|rewards|risks|roles|schools of thought|signs"
-    "|similarities|skills|solutions|stages|stakeholders|strategies|strengths|suggestions|symptoms|techniques|themes"
-    "|theories|things|tips|topics|traits|treatments|trends|types|uses|ways|weaknesses)"
-)
-_MODEST = r"(?:some|several|various|a few|three|four|five|six|seven|eight|nine|ten|\d{1,2})"
-_UP_TO_FOUR_WORDS = r"(?:\S+\s+){0,4}?"
-
-ASKS_FOR_POINTS = (
-    _feature(
-        "list",
-        "a list is asked for, whose entries stand side by side",
-        r"\b(?:list|name|give|suggest|provide|share|recommend|propose|tell|identify)\s+(?:me\s+|us\s+)?"
-        rf"{_UP_TO_FOUR_WORDS}{_POINTS}\b",
-        rf"\b(?:list|name|give|suggest|provide|share|recommend|propose)\s+(?:me\s+|us\s+)?{_MODEST}\s",
-        r"\b(?:create|make|give|provide|prepare|propose|develop|compile)\s+(?:me\s+|us\s+)?(?:an?|the)\s+(?:\w+\s+)?"
-        r"(?:list|outline|overview|checklist)\b",
-        r"\b(?:brainstorm|recommend)\b",
-    ),
-    _feature(
-        "points",
-        "several things of a kind are asked about, each with a paragraph of its own",
-        r"\bwhat\s+(?:are|were)\s+(?:the|some)\b",
-        rf"\bwhat\s+(?:are|were|can|could|do|does|did|might|would)\s+{_UP_TO_FOUR_WORDS}{_POINTS}\b",
-        rf"\b(?:what|which)\s+(?:\w+\s+)?{_POINTS}\b",
-        r"\b(?:main|key|major|common|potential|important|possible|different|several|five|four|three)\s+(?:\w+\s+)?"
-        rf"{_POINTS}\b",
-        rf"\b(?:describe|discuss|explain|explore|identify|outline|analy[sz]e)\s+the\s+(?:\w+\s+){{0,3}}{_POINTS}\b",
-        r"\bwhat makes\b",
-    ),
-    _feature(
-        "advice",
-        "advice is a list of measures that do not wait for one another",
-        r"\bhow\s+(?:can|could|should|might)\s+\w+",
-        r"\bhow\s+(?:do|to)\s+(?:i\s+|we\s+|you\s+|they\s+)?(?:best\s+)?(?:avoid|balance|become|boost|build|choose|cope"
-        r"|cultivate|deal|develop|encourage|get\s+better|handle|improve|increase|keep|learn|make\s+friends|manage"
-        r"|motivate|overcome|prepare|prevent|promote|protect|raise|reduce|save|stay|stop|strengthen|support)\b",
-        r"\bwhat\s+(?:should|can|could)\s+\w+",
-        r"\b(?:any|some)\s+(?:advice|tips|suggestions)\b",
-    ),
-    _feature(
-        "comparison",
-        "a comparison takes its criteria one by one",
-        r"\b(?:compare|contrast|versus|vs\.?|differ|differs|distinguish(?:es)?|differences? between|different from)\b",
-        r"\bboth sides\b",
-    ),
-    _feature(
-        "influence",
-        "what influences something does so in several ways",
-        r"\bhow\s+(?:do|does|did|has|have|is|are|will|would)\b.*"
-        r"\b(?:affect|alter|chang|contribut|impact|influenc|shap|transform)\w*\b",
-        r"\b(?:impact|effects?|influence|role|importance|significance)\s+of\b",
-        r"\b(?:correlation|relationship)\s+between\b",
-        r"\bwhat\s+roles?\b",
-        r"\bwhat\s+is\s+the\s+future\b",
-    ),
-    _feature(
-        "discussion",
-        "what can be argued about has several sides",
-        r"\b(?:discuss|debate)\b",
-        r"^should\b",
-        r"^is it\s+(?:better|worth|right|ethical|fair)\b",
-        r"\bmore\s+(?:harm|good)\s+than\s+(?:harm|good)\b",
-        r"\bwhat\s+do\s+you\s+think\b",
-        r"^do(?:es)?\b.*\bmatter\b",
-    ),
-    _feature(
-        "topic",
-        "a topic of a textbook has sections",
-        r"\b(?:describe|explain|explore|outline)\s+the\s+(?:\w+\s+){0,2}"
-        r"(?:anatomy|basics|concept|culture|fundamentals|structure|system|theory)\b",
-    ),
-    _feature(
-        "reasons",
-        "people have more than one reason for what they do",
-        r"\bwhy\s+(?:do|does|might|would|should|could|are|is)\s+(?:so\s+)?(?:many\s+|most\s+)?"
-        r"(?:some\w*|people|children|teams|companies|a\s+\w+|an\s+\w+)\b",
-        r"\bwhy\s+(?:is|are)\b.*\b(?:important|popular|necessary|valuable|essential)\b",
-        r"\bwhat\s+(?:might|could|would)\s+(?:explain|cause|lead)\b",
-    ),
-    _feature(
-        "signs",
-        "signs are looked for one by one",
-        r"\bhow\s+(?:can|do|could|would)\s+(?:you|one|i|we|someone)\s+(?:tell|know|recogni[sz]e|determine|spot|identify)\b",
-    ),
-    _feature(
-        "counterfactual",
-        "had one thing been otherwise, it would have had consequences in many fields",
-        r"\bwhat\s+if\b",
-        r"\bwhat\s+(?:would|might|could)\b.*\b(?:if|had|happened)\b",
-        r"\bhow\s+(?:would|might|could)\b.*\b(?:if|had|have\s+been|have\s+changed|be\s+different)\b",
-    ),
-)
-"""Features of which one suffices if none binds."""
-
-BINDS = (
-    _feature(
-        "code",
-        "each line of a program depends on others",
-        r"```",
-        r"\bdef \w+\(",
-        r"\bfor \w+ in\b",
-        r"\b(?:python|java|javascript|typescript|c\+\+|c#|rust|sql|html|css|bash|react|regex|regular expression)(?!\w)",
-        r"\b(?:build|code|create|design|develop|implement|program|write)\b.{0,30}\b(?:algorithm|api|class"
-        r"|data structure|function|program|query|script\s+that|unit test|website|web page)\b",
-        r"\b(?:binary search|linked list|recursi(?:on|ve)|(?:time|space) complexity|constant time)\b",
-    ),
-    _feature(
-        "mathematics",
-        "each step of a calculation or a proof needs those before it",
-        r"\d\s*[-+*/^=<>]\s*\(?[\da-z]",
-        r"\b[a-z]\s*[\^=]\s*\(?[-\da-z]",
-        r"\b(?:calculate|compute|derivative|eigenvalues?|equation|inequality|integral|perimeter|probability (?:of|that)"
-        r"|prove|remainder|simplify|slope|solve for|square root)\b",
-        r"\d\s*%|[$€£]\s*\d",
-        r"\b(?:area|limit|sum|value|volume) of (?:an?|the|two|f)\b.*\d",
-        r"\d.*\bwhat(?:'s| is| are| was| were| will be)\b.*"
-        r"\b(?:age|area|average|cost|difference|height|price|sum|total|weight)\b",
-    ),
-    _feature(
-        "quantity",
-        "the answer is one number; where it is an estimate, a chain leads to it",
-        r"\bhow\s+(?:many|much|long|far|tall|old|fast|heavy|big|deep|high|often)\b",
-        r"\b(?:approximately|estimate|roughly)\b",
-        r"\bwhat\s+(?:fraction|number|percentage)\b",
-    ),
-    _feature(
-        "names",
-        "a list of mere names leaves nothing to expand",
-        r"^what\s+(?:are|were)\s+the\s+(?:\w+\s+)?(?:capitals|colou?rs|dates|names|numbers|words)\b",
-    ),
-    _feature(
-        "writing",
-        "a letter or a story is written in one go",
-        r"^(?:compose|draft|write)\b",
-        r"\b(?:compose|continue|craft|create|develop|draft|invent|make up|pen|prepare|tell|write)\b.{0,60}"
-        r"\b(?:apology|article|chapter|character|complaint|conversation|description|dialogue|diary|e-?mail|essay|eulogy"
-        r"|haiku|headline|introduction|invitation|joke|journal|letter|limerick|lyrics|memo|message|monologue|myth|note"
-        r"|novel|paragraph|poem|post|press release|review|scene|script|slogan|song|sonnet|speech|story|tale)\b",
-        r"\bvivid(?:ly)?\b",
-        r"\bas a poet\b",
-    ),
-    _feature(
-        "role",
-        "a voice that is played speaks in one go",
-        r"\b(?:act as|answer as|imagine being|imagine yourself|persona|picture yourself|pretend|put yourself"
-        r"|role-?play|speak (?:as|like))\b",
-        r"\b(?:adopt|assume|embrace|play|take on)\s+the\s+(?:part|persona|role)\b",
-        r"\byou\s+(?:are|were)\s+(?:now\s+)?(?:an?|the)\b",
-        r"^you\s+are\b",
-        r"(?:^|[,.]\s+)as\s+an?\s+(?:\w+[\s-]){0,3}\w+,",
-    ),
-    _feature(
-        "given text",
-        "a text that is given is worked through as it stands",
-        r"\b(?:classify|correct the|extract|fill in|paraphrase|proofread|rephrase|rewrite|summari[sz]e|translate)\b",
-        r"\b(?:below|following|this)\s+(?:\w+\s+)?"
-        r"(?:article|data|list|paragraph|passage|questions|review|sentence|statement|story|text)s?\b",
-        r"\b(?:convert|sort)\s+(?:the|these|this)\b",
-        rf"^(?s:.{{{LOOKED_AT}}})",
-    ),
-    _feature(
-        "procedure",
-        "steps follow one another",
-        r"\b(?:step[\s-]by[\s-]step|stage by stage|day by day|recipe|walk (?:me )?through|itinerary|\w+-day trip)\b",
-        r"\bhow\s+(?:is|are|was|were)\s+\w+\s+(?:built|made|produced)\b",
-        r"\bthe\s+process\s+by\s+which\b",
-    ),
-    _feature(
-        "brevity",
-        "a short answer leaves nothing to expand",
-        r"\b(?:briefly|concise(?:ly)?|in short|in (?:an?|one|two|a single|a few) (?:words?|sentences?|paragraphs?))\b",
-        r"\b(?:fewer|less|no more) than (?:\w+ )?(?:lines|paragraphs|sentences|words)\b",
-    ),
-)
-"""Features of which one suffices for an answer in full."""
+@cache
+def trained() -> Classifier:
+    """Return the classifier that comes with this."""
+    found = json.loads(WEIGHTS.read_text())
+    return Classifier(found["bias"], found["weights"])
 
 
-class QuestionFeatures(NamedTuple):
-    """Features of a question: those of ASKS_FOR_POINTS and those of BINDS."""
-
-    asks: tuple[Feature, ...]
-    binds: tuple[Feature, ...]
-
-    @property
-    def sketchable(self) -> bool:
-        """Whether the answer can be sketched."""
-        return bool(self.asks) and not self.binds
+def sketchable(question: str, earlier: Sequence[str] = (), system: str = "") -> bool:
+    """Return whether the answer can be sketched. earlier: the user's turns before it; system: the system prompt."""
+    if any(_binding(question, earlier, system)) or not trained().understands(question):
+        return False
+    return trained().log_odds(question) > -math.log(WRONG_NO)
 
 
-def read(question: str) -> QuestionFeatures:
-    """Return all features of a question."""
-    text = question.strip()[:LOOKED_AT]
-    return QuestionFeatures(
-        *(tuple(one for one in kind if one.pattern.search(text)) for kind in (ASKS_FOR_POINTS, BINDS))
-    )
-
-
-def sketchable(question: str) -> bool:
-    """Return whether the answer can be sketched; if nothing asks for points, the large model answers in full."""
-    return read(question).sketchable
+def _binding(question: str, earlier: Sequence[str], system: str) -> Iterator[str]:
+    """Yield the names of features that bind the answer."""
+    yield from (one.name for one in read(question).binds)
+    yield from STANDING & {one.name for one in read(system).binds}
+    if earlier and _REFERS.search(question):
+        for turn in earlier[-REMEMBERED:]:
+            yield from (one.name for one in read(turn).binds)

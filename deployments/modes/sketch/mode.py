@@ -185,7 +185,7 @@ class SketchRun(ModeRun):
         if prompt is None or not divisible(job.sampling):
             self._refuse(INDIVISIBLE)
             return
-        if self._question.text and not self._settings.suitable(self._question.text):
+        if not self._settings.suitable(self._question):
             self._refuse(UNSUITABLE)
             return
         if job.sampling.max_tokens < self._shortest:

@@ -8,9 +8,19 @@ from typing import Literal
 from pydantic import Field
 
 from tandem.engine.config import PolicyChoice, Strict
+from tandem.engine.sketch.base import Question
 from tandem.policies.sketch.dispatch import JobQueue, job_queue
 from tandem.policies.sketch.sketch_length import SketchPolicy, sketching
 from tandem.policies.sketch.suitability import sketchable
+
+SYSTEM_ROLES = ("system", "developer")
+"""Roles whose messages hold for all of a conversation."""
+
+
+def said(question: Question, *roles: str) -> list[str]:
+    """Return the texts of a chat's messages by some roles."""
+    texts = (message.get("content") for message in question.chat if message.get("role") in roles)
+    return [text for text in texts if isinstance(text, str)]
 
 
 class SketchingChoice(PolicyChoice[SketchPolicy]):
@@ -73,9 +83,13 @@ class SketchSettings(Strict):
     wait_s: float = Field(10.0, gt=0)
     profiles: Path | None = None
 
-    def suitable(self, question: str) -> bool:
-        """Whether its answer may be sketched."""
-        return self.questions == "all" or sketchable(question)
+    def suitable(self, question: Question) -> bool:
+        """Whether its answer may be sketched, by its text and its conversation."""
+        if self.questions == "all" or not question.text:
+            return True
+        return sketchable(
+            question.text, said(question, "user")[:-1], "\n".join(said(question, *SYSTEM_ROLES))
+        )
 
 
 class SketchOptions(Strict):

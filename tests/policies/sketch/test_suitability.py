@@ -1,90 +1,91 @@
-"""The rule on questions of our own, `questions.csv`: our labels, by Skeleton-of-Thought's published criteria."""
+"""Suitability of single questions and of those in conversations, and what the classifier has of either."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.sketch.suitability import ASKS_FOR_POINTS, BINDS, LOOKED_AT, Feature, read, sketchable
+from tandem.policies.sketch.suitability import Classifier, features, sketchable, trained
+
+with (Path(__file__).parent / "questions.csv").open(newline="") as rows:
+    QUESTIONS = [(row["sketchable"] == "1", row["question"]) for row in csv.DictReader(rows)]
+ASKED = "What are the main causes of obesity?"
 
 
-class Question(NamedTuple):
-    """One of ours. kind: of question, or of what makes its answer one piece."""
-
-    sketchable: bool
-    kind: str
-    text: str
+def test_our_own_questions_are_judged_as_we_do() -> None:
+    wrong = [text for wanted, text in QUESTIONS if sketchable(text) != wanted]
+    assert len(wrong) <= 0.03 * len(QUESTIONS), wrong
 
 
-def _questions() -> list[Question]:
-    with (Path(__file__).parent / "questions.csv").open(newline="") as rows:
-        return [
-            Question(row["sketchable"] == "1", row["kind"], row["question"]) for row in csv.DictReader(rows)
-        ]
-
-
-QUESTIONS = _questions()
-SKETCHED = [one.text for one in QUESTIONS if sketchable(one.text)]
-KINDS = sorted({(one.kind, one.sketchable) for one in QUESTIONS})
-
-
-@pytest.mark.parametrize(("kind", "wanted"), KINDS, ids=[kind for kind, _ in KINDS])
-def test_nearly_all_questions_of_a_kind_are_judged_as_we_judge_them(kind: str, wanted: bool) -> None:
-    texts = [one.text for one in QUESTIONS if one.kind == kind]
-    wrong = [text for text in texts if sketchable(text) != wanted]
-    assert len(wrong) <= 0.1 * len(texts), wrong
-
-
-@pytest.mark.parametrize("feature", ASKS_FOR_POINTS + BINDS, ids=lambda one: one.name)
-def test_every_feature_makes_a_difference(feature: Feature) -> None:
-    def without(text: str) -> bool:
-        asks, binds = (tuple(one for one in kind if one is not feature) for kind in read(text))
-        return bool(asks) and not binds
-
-    assert any(without(one.text) != sketchable(one.text) == one.sketchable for one in QUESTIONS)
-
-
-def test_one_that_binds_outweighs_all_that_ask() -> None:
-    asked = "What are the main causes of obesity, how do they differ, and why are they important?"
-    assert {one.name for one in read(asked).asks} >= {"points", "comparison", "reasons"}
-    assert sketchable(asked)
-    bound = f"You are a poet. {asked}"
-    assert [one.name for one in read(bound).binds] == ["role"]
-    assert not sketchable(bound)
-
-
-@given(
-    st.sampled_from(SKETCHED), st.sampled_from(["Answer briefly.", "```x = 1```", "Explain step by step."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "List five prime numbers.",
+        "Who played the role of Hamlet in the film of 1948?",
+        "How can I fix the bug in the code above?",
+        "What are the benefits of running? Answer with a JSON array and nothing else.",
+        "A is the father of B, B is the brother of C. What are the relations of A?",
+        "Compare tea and coffee in a table.",
+        "Was ist die Hauptstadt von Peru?",
+        "日本の首都はどこですか",
+        "",
+        "?",
+        "Xyzzy plugh frotz?",
+    ],
 )
-def test_who_wants_it_short_or_in_order_gets_no_sketch(text: str, more: str) -> None:
-    assert not sketchable(f"{text} {more}")
-
-
-@given(
-    st.sampled_from([one.text for one in QUESTIONS]), st.text(" \n\t", max_size=3), st.text(" \n", max_size=3)
-)
-def test_neither_case_nor_space_around_it_matters(text: str, before: str, after: str) -> None:
-    assert read(before + text.swapcase() + after) == read(text)
-
-
-@given(st.sampled_from(SKETCHED), st.text(min_size=LOOKED_AT), st.booleans())
-def test_who_quotes_a_passage_asks_about_it(text: str, passage: str, first: bool) -> None:
-    asked = f"{passage}|{text}" if first else f"{text} {passage}|"
-    assert "given text" in {one.name for one in read(asked).binds}
-    assert not sketchable(asked)
-
-
-@given(st.text(alphabet=st.characters(categories=["N", "P", "S", "Z"])))
-def test_without_words_nothing_asks_for_points(text: str) -> None:
-    assert not read(text).asks
-
-
-@pytest.mark.parametrize("text", ["", "   ", "?", "日本の首都はどこですか"])
-def test_what_shows_nothing_is_answered_in_full(text: str) -> None:
-    assert read(text) == ((), ())
+def test_in_full(text: str) -> None:
     assert not sketchable(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ASKED,
+        "Was sind die wichtigsten Ursachen von Übergewicht?",
+        "¿Cuáles son las ventajas de la energía solar?",
+        "Quels sont les avantages du vélo en ville ?",
+        "学习外语有哪些好处?",
+    ],
+)
+def test_sketched(text: str) -> None:
+    assert sketchable(text)
+
+
+@pytest.mark.parametrize(
+    ("system", "wanted"),
+    [
+        ("You are a helpful assistant.", True),
+        ("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", True),
+        ("Answer in one sentence.", False),
+        ("Always reply in JSON.", False),
+        ("Respond like a pirate.", False),
+    ],
+)
+def test_a_system_prompt_binds_all_answers(system: str, wanted: bool) -> None:
+    assert sketchable(ASKED, system=system) == wanted
+
+
+def test_what_refers_back_is_bound_by_what_it_refers_to() -> None:
+    code = "Write a Python function that checks whether a binary tree is balanced."
+    plan = "Plan a three-day trip to Rome, day by day."
+    assert not sketchable("What are some ways to improve it?", [code])
+    assert not sketchable("What if it is not a binary tree?", [code])
+    assert not sketchable("Provide more details for Day 1.", [plan])
+    assert sketchable(ASKED, [code])  # another subject
+    assert sketchable("What are some ways to treat it?", [ASKED])
+
+
+@given(st.text(max_size=300), st.lists(st.text(max_size=80), max_size=3), st.text(max_size=80))
+def test_a_conversation_only_takes_sketches_away(text: str, earlier: list[str], system: str) -> None:
+    assert sketchable(text) or not sketchable(text, earlier, system)
+
+
+def test_weights_add_up() -> None:
+    classifier = Classifier(-1.0, {"asks points": 2.0, "word obesity": 0.5, "word absent": 9.0})
+    assert classifier.log_odds(ASKED) == 1.5
+    assert set(trained().weights) & features(ASKED)
+    assert len(trained().weights) <= 200
