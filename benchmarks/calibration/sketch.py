@@ -83,7 +83,7 @@ class Writers:
             sketch.expected,
             len(written) - ended,
             tuple(spans(written, sketch.notes)),
-            tuple(len(FORMAT.sentence(sentence, i == 0)) for i, sentence in enumerate(sentences)),
+            tuple(len(FORMAT.sentence(question, sentence, i)) for i, sentence in enumerate(sentences)),
         )
 
 

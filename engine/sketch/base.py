@@ -55,8 +55,12 @@ class SketchFormat(Protocol):
         """The prompt for the sentence that tells the note of this number, in sight of the others."""
         ...
 
-    def sentence(self, written: Sequence[int], first: bool) -> list[int]:
-        """Return what such an answer adds to the full one; whether it is the `first` sentence."""
+    def clean(self, written: Sequence[int], sketch: Sketch, note: int) -> list[int]:
+        """Return what of such an answer is the sentence; empty if nothing is."""
+        ...
+
+    def sentence(self, question: Question, written: Sequence[int], number: int) -> list[int]:
+        """Return what the sentence of that number, from 0, adds to the full answer."""
         ...
 
     def text(self, note: Sequence[int]) -> str:

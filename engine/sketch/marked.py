@@ -59,7 +59,11 @@ class MarkedFormat(TextFormat):
             self._sentence,
         ]
 
-    def sentence(self, written: Sequence[int], first: bool) -> list[int]:
+    def clean(self, written: Sequence[int], sketch: Sketch, note: int) -> list[int]:
+        """Return all: who was trained for sentences writes nothing else."""
+        return list(written)
+
+    def sentence(self, question: Question, written: Sequence[int], number: int) -> list[int]:
         """Sentences are spelt with the space before them."""
         return [token for token in written if self._tokenizer.special_name(token) is None]
 

@@ -97,7 +97,10 @@ class ScriptedFormat:
         begin = sum(outline.sentences[:note])
         return [*self._script.add(wanted, TOKEN + begin, (first, shared))]
 
-    def sentence(self, written: Sequence[int], first: bool) -> list[int]:
+    def clean(self, written: Sequence[int], sketch: Sketch, note: int) -> list[int]:
+        return list(written)
+
+    def sentence(self, question: Question, written: Sequence[int], number: int) -> list[int]:
         return [token for token in written if token != EOS]
 
     def text(self, note: Sequence[int]) -> str:

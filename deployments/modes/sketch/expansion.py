@@ -93,6 +93,7 @@ class Expansion:
         self._format, self._expanders, self._counts = format, expanders, counts
         self._sentences = [_Sentence(self._format.text(note)) for note in sketch.notes]
         self._next = 0  # sentence that goes out
+        self._told: set[str] = set()  # texts that have gone out
         self._lost: list[str] = []
         self._at: dict[int, str] = {}  # by candidate, the endpoint that computes it
         self._news = asyncio.Event()
@@ -150,7 +151,8 @@ class Expansion:
                 self.given_up = True
                 return None
         self._counts.candidates += len(sentence.written)
-        ids = self._format.sentence(chosen.ids, first=self._next == 0)
+        self._told.add(chosen.text.casefold())
+        ids = self._format.sentence(self._question, chosen.ids, self._next)
         self._next += 1
         if self._reader is not None:
             self._reader.deliver(len(ids), self._now())
@@ -191,8 +193,13 @@ class Expansion:
         return (1 - self._next / len(self._sentences)) * self._plan.full_s
 
     def _best(self, sentence: _Sentence) -> Written | None:
-        """Return the best candidate, or None. Probabilities count only if all models report them."""
-        good = [written for written in sentence.written.values() if written is not None]
+        """Return the best candidate that says something new, or None. Probabilities count only if all models report
+        them."""
+        good = [
+            written
+            for written in sentence.written.values()
+            if written and written.text.casefold() not in self._told
+        ]
         if len(good) < 2:
             return good[0] if good else None
         weights = WEIGHTS
@@ -301,10 +308,11 @@ class Expansion:
                 ids += tokens.ids
                 log_p += sum(each.logprob for each in tokens.logprobs or ())
                 finish = tokens.finish
-        text = self._format.text(ids)
+        kept = self._format.clean(ids, self._sketch, i)
+        text = self._format.text(kept)
         if finish != "stop" or not text or text == self._sentences[i].note:
             return None, len(ids)
-        return Written(ids, text, log_p if self._scored(session.endpoint) else None), len(ids)
+        return Written(kept, text, log_p if self._scored(session.endpoint) else None), len(ids)
 
     def _scored(self, endpoint: EndpointInfo) -> bool:
         """Whether its log-probabilities are asked for: they do not translate between vocabularies."""

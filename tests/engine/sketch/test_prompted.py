@@ -7,6 +7,7 @@ from hypothesis import given, strategies
 
 from tandem.engine import family
 from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.cleaning import sentence_of
 from tandem.engine.sketch.prompted import PromptedFormat
 from tandem.engine.text.tokenizer import Tokenizer
 
@@ -57,6 +58,17 @@ def test_a_line_counts_when_it_is_whole() -> None:
         ("Sure! Here is a sketch:\n\n**Words:** 120\n\n1) one\n2) two", 160, ["one", "two"]),
         ("75\n- one\n* two\n• three", 100, ["one", "two", "three"]),
         ("Length: 30 words\n1. one\nand more of one\n2. two", 40, ["one", "two"]),
+        ("Words: 1,200\n1. one", 1600, ["one"]),
+        ("Words: 1.200\n1. one", 1600, ["one"]),
+        ("Words: about 120\n1. one", 160, ["one"]),
+        ("about 120 words\n1. one", 160, ["one"]),
+        ("**Word count:** ~150\n1. one", 200, ["one"]),
+        ("Estimated length: approximately 90 words\n1. one", 120, ["one"]),
+        ("Words: 0\n1. one", None, ["one"]),
+        ("字数：120\n1、一\n2、二", 160, ["一", "二"]),
+        ("Words: 60\n(1) one\n2．two\n**3.** **three**", 80, ["one", "two", "three"]),
+        ("<think>\nWords: 6\n1. wrong\n</think>\nWords: 60\n1. one", 80, ["one"]),
+        ("<think>\nWords: 6\n1. wrong", None, []),
     ],
 )
 def test_models_that_do_as_they_like(text: str, expected: int | None, notes: list[str]) -> None:
@@ -71,18 +83,71 @@ def test_each_note_is_asked_for_in_sight_of_all() -> None:
     assert "Be brief." in text
 
 
-def test_sentences_are_joined_by_one_space() -> None:
-    written = [" Air scatters blue.\n", "So blue comes from everywhere."]
+def put(question: str, *written: str) -> str:
     ids = [
         token
         for i, text in enumerate(written)
-        for token in FORMAT.sentence(TOKENIZER.encode(text), first=i == 0)
+        for token in FORMAT.sentence(Question((), CHAT, question), TOKENIZER.encode(text), i)
     ]
-    assert TOKENIZER.decode(ids) == "Air scatters blue. So blue comes from everywhere."
-    assert FORMAT.sentence(TOKENIZER.encode(" \n"), first=False) == []
+    return TOKENIZER.decode(ids)
+
+
+def test_sentences_are_joined_by_one_space() -> None:
+    written = [" Air scatters blue.\n", "So blue comes from everywhere."]
+    assert put("Why is the sky blue?", *written) == "Air scatters blue. So blue comes from everywhere."
+    assert put("Why?", "First.", " \n") == "First."
+
+
+def test_a_list_that_was_asked_for_stays_one() -> None:
+    told = put("What are some ways to save water?", "Shorter showers.", "Mend leaks.", "Collect rain.")
+    assert told == "1. Shorter showers.\n2. Mend leaks.\n3. Collect rain."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Air scatters blue most.",
+        "Here is the completed sentence:\n\nAir scatters blue most.",
+        "Sure! Here's a short sentence:\nAir scatters blue most.",
+        'Certainly! "Air scatters blue most."',
+        "2. Air scatters blue most.",
+        "**Air** scatters blue most. Air scatters blue most.",
+        "<think>The user wants the second note.</think>Air scatters blue most.",
+        "1. sunlight has all colours\n2. Air scatters blue most.\n3. So blue comes from everywhere",
+        "Air scatters blue most.\n\nLet me know if you want more.",
+    ],
+)
+def test_of_what_a_model_says_the_sentence_is_kept(text: str) -> None:
+    sketch = FORMAT.read(TOKENIZER.encode(WRITTEN), True)
+    assert TOKENIZER.decode(FORMAT.clean(TOKENIZER.encode(text), sketch, 1)) == "Air scatters blue most."
+
+
+@pytest.mark.parametrize("text", ["", "Sure!", "<think>What is", "1. sunlight has all colours"])
+def test_of_what_says_nothing_nothing_is_kept(text: str) -> None:
+    sketch = FORMAT.read(TOKENIZER.encode(WRITTEN), True)
+    assert FORMAT.clean(TOKENIZER.encode(text), sketch, 1) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use fruit, e.g. apples, e.g. pears.",
+        "It costs 3.50 euros. It costs 4.50 euros.",
+        "他说：好。他说：好吧。",
+    ],
+)
+def test_abbreviations_and_numbers_are_no_repetitions(text: str) -> None:
+    assert TOKENIZER.decode(FORMAT.clean(TOKENIZER.encode(text), FORMAT.read([], True), 0)) == text
 
 
 @given(strategies.text(max_size=200), strategies.booleans())
 def test_anything_can_be_read(text: str, ended: bool) -> None:
     sketch = FORMAT.read(TOKENIZER.encode_bytes(text.encode("utf-8", "replace")), ended)
     assert all(sketch.notes)
+
+
+@given(strategies.text(max_size=200))
+def test_anything_can_be_cleaned_and_what_is_clean_stays(text: str) -> None:
+    once = sentence_of(text, ["a note"])
+    assert len(once) <= len(text)
+    assert "\n\n" not in once

@@ -167,12 +167,28 @@ async def test_one_that_keeps_up_is_waited_for() -> None:
     """A third after 2 s, two thirds after 4 s: it will be there after 6 s, the target after 4 + 10/3."""
     made, _ = expansion(SketchPlan(budget_s=5.0, full_s=10.0, bounded=True), place=Place(PHONE, 1))
 
-    async def written(*_: object) -> tuple[Written, int]:
+    async def written(session: object, i: int, *_: object) -> tuple[Written, int]:
         await asyncio.sleep(2.0)
-        return Written([1], "text"), 1
+        return Written([1], f"text {i}"), 1
 
     with patch.object(Expansion, "_written", side_effect=written):
         async with made.at(MagicMock()):
             while not made.whole:
                 assert await made.next() is not None
     assert asyncio.get_running_loop().time() == pytest.approx(6.0, abs=0.1)
+
+
+@in_virtual_time
+async def test_what_has_been_said_is_the_targets_to_say_otherwise() -> None:
+    made, _ = expansion(SketchPlan(), place=Place(PHONE, 1))
+    texts = iter(["the same", "The same", "something new", "another"])
+
+    async def written(session: object, i: int, *_: object) -> tuple[Written, int]:
+        return Written([i], next(texts)), 1
+
+    with patch.object(Expansion, "_written", side_effect=written):
+        async with made.at(MagicMock()):
+            while not made.whole:
+                assert await made.next() is not None
+    assert isinstance(made._counts, Sketched)
+    assert made._counts.rewritten == 1
