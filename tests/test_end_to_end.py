@@ -29,10 +29,11 @@ pytestmark = [
 LONG = "Tell me about the town of Marworth."
 QUESTIONS = (LONG, "What do people eat there?", "Compare two machines.", "Who lives in Dunmere?")
 SLOW_DEVICE = "jetson-orin"  # slowed to its profile, so that there is time to pull its plug
-MODES: tuple[dict[str, str], ...] = (
+SPECULATIVE: dict[str, Any] = {"mode": "speculative", "window": 4}  # the policy may let the cloud go on alone
+MODES: tuple[dict[str, Any], ...] = (
     {"mode": "cloud"},
-    {"mode": "speculative"},
-    {"mode": "speculative", "device": SLOW_DEVICE},
+    SPECULATIVE,
+    SPECULATIVE | {"device": SLOW_DEVICE},
     {"mode": "device", "device": "laptop"},
 )
 
@@ -159,7 +160,7 @@ async def test_speculation_says_what_the_cloud_says(openai: AsyncOpenAI) -> None
         expected, stats = await ask(openai, question, {"mode": "cloud"})
         assert set(stats["tokens"]["by_origin"]) == {"cloud"}
         for device in (None, "laptop", SLOW_DEVICE if question is LONG else "laptop"):
-            text, stats = await ask(openai, question, {"mode": "speculative", "device": device})
+            text, stats = await ask(openai, question, SPECULATIVE | {"device": device})
             assert text == expected
             assert (stats["mode"], stats["device"]) == ("speculative", device)
             assert stats["modes"]["speculative"]["rounds"] > 0
@@ -258,16 +259,16 @@ async def test_no_such_device(openai: AsyncOpenAI) -> None:
     slow_after(
         2,
         [
-            ({"mode": "speculative"}, {"verifier", "drafter"}),
+            (SPECULATIVE, {"verifier", "drafter"}),
             ({"mode": "race", "device": SLOW_DEVICE, "budget": 1.0}, {"verifier", SLOW_DEVICE}),
             ({"mode": "cloud"}, {"verifier"}),
-            ({"mode": "speculative", "device": SLOW_DEVICE}, {"verifier", SLOW_DEVICE}),
+            (SPECULATIVE | {"device": SLOW_DEVICE}, {"verifier", SLOW_DEVICE}),
             ({"mode": "device", "device": SLOW_DEVICE}, {SLOW_DEVICE}),
         ],
     ),
 )
 async def test_a_client_that_leaves_stops_the_work_everywhere(
-    openai: AsyncOpenAI, engines: Callable[[], Any], tandem: dict[str, str], at_work: set[str]
+    openai: AsyncOpenAI, engines: Callable[[], Any], tandem: dict[str, Any], at_work: set[str]
 ) -> None:
     before = await engines()
     answer = await stream(openai, tandem, max_tokens=400, extra={"ignore_eos": True})
@@ -293,11 +294,11 @@ async def test_a_client_that_leaves_stops_the_work_everywhere(
         assert after[name].tokens_generated - before[name].tokens_generated < 400
 
 
-@pytest.mark.parametrize("mode", slow_after(1, ["speculative", "device"]))
+@pytest.mark.parametrize("tandem", slow_after(1, [SPECULATIVE, {"mode": "device"}]))
 async def test_a_device_dies_and_the_cloud_goes_on(
-    openai: AsyncOpenAI, http: httpx.AsyncClient, mode: str
+    openai: AsyncOpenAI, http: httpx.AsyncClient, tandem: dict[str, Any]
 ) -> None:
-    answer = aiter(await stream(openai, {"mode": mode, "device": SLOW_DEVICE}, max_tokens=200))
+    answer = aiter(await stream(openai, tandem | {"device": SLOW_DEVICE}, max_tokens=200))
     begun = ""
     while len(begun.split()) < 3:
         chunk = await anext(answer)
@@ -308,7 +309,7 @@ async def test_a_device_dies_and_the_cloud_goes_on(
     assert stats["replans"] == 1, "the fault did not reach this answer"
     assert stats["mode"] == "cloud"
     assert stats["tokens"]["output"] == sum(stats["tokens"]["by_origin"].values())
-    if mode == "speculative":
+    if tandem is SPECULATIVE:
         assert text == (await ask(openai, tandem={"mode": "cloud"}))[0]
     else:
         assert text.startswith(begun)
@@ -327,7 +328,7 @@ async def test_a_device_dies_and_the_cloud_goes_on(
 
 async def test_the_only_verifier_dies_and_its_successor_goes_on(openai: AsyncOpenAI) -> None:
     expected, _ = await ask(openai, tandem={"mode": "cloud"})
-    answer = aiter(await stream(openai, {"mode": "speculative", "device": SLOW_DEVICE}, max_tokens=200))
+    answer = aiter(await stream(openai, SPECULATIVE | {"device": SLOW_DEVICE}, max_tokens=200))
     begun = ""
     while len(begun.split()) < 3:
         chunk = await anext(answer)

@@ -3,13 +3,15 @@
 The ways of a round, in seconds a token (Leviathan et al. 2023; DSD, section 2, with the link's round trip):
 
     alone, fused:  as measured; fused rounds are those with a drafter of the cloud's own
-    γ drafts:      (round trip + γ · draft + verification) / (1 + α + … + α^γ)
+    γ drafts:      (round trip + γ · draft + verification of γ) / (1 + α + … + α^γ)
 
-All of it is measured; α, and what a new pair cannot know yet, over all pairs of the target. What a way takes depends on
-what the others do: where all crowd the target's steps everything is slow, and a way that one pair tries shows little of
-what it gives if all take it. So at a new target every pair tries the ways in the same order (its drafts, fused rounds,
-the target alone); to differ from the others takes a larger gain, to join them a smaller one; and what is not chosen is
-tried again when that costs little beside the time since.
+All of it is measured; α, and what a new pair cannot know yet, over all pairs of the target. A verification grows with γ
+by its share of what it takes beyond a token of the target alone: next to nothing on a GPU, much on few cores.
+
+What a way takes depends on what the others do: where all crowd the target's steps everything is slow, and a way that
+one pair tries shows little of what it gives if all take it. So at a new target every pair tries the ways in the same
+order (its drafts, fused rounds, the target alone); to differ from the others takes a larger gain, to join them a
+smaller one; and what is not chosen is tried again when that costs little beside the time since.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from tandem.policies.speculation.window import WindowState, window
 
 ALONE, FUSED = 0, 1
 FLOOR_S = 1e-6
-FIRST_ALPHA = 2 / 3
+FIRST_ALPHA, FIRST_DRAFTS = 2 / 3, 4
 WEIGHT = 12.0
 """Judged tokens of a pair that count as much as what is known of the target's other pairs."""
 IDLE = 1.5
@@ -46,23 +48,26 @@ class ClosedForm:
     accord: penalty for a window e times as wide as the mean of the others, or as narrow: a step takes as long as its
         widest window.
     explore: share of a pair's time that may be lost to trying what is not chosen.
+    most: greatest γ.
     """
 
     def __init__(
         self,
-        start: int = 4,
+        start: int = FIRST_DRAFTS,
         first: int = 3,
         margin: float = 0.05,
         inertia: float = 0.15,
         accord: float = 0.2,
         explore: float = 0.001,
+        most: int = MAX_WINDOW,
     ) -> None:
-        if not 2 <= start <= MAX_WINDOW or first < 1 or not 0 <= explore <= 1:
+        if not 2 <= start <= most <= MAX_WINDOW or first < 1 or not 0 <= explore <= 1:
             raise ValueError(
-                f"needs 2 ≤ start ≤ {MAX_WINDOW}, first ≥ 1, 0 ≤ explore ≤ 1, not {start}, {first}, {explore}"
+                f"needs 2 ≤ start ≤ most ≤ {MAX_WINDOW}, first ≥ 1, 0 ≤ explore ≤ 1, "
+                f"not {start}, {most}, {first}, {explore}"
             )
         self._start, self._margin, self._inertia, self._accord = start, margin, inertia, accord
-        self._explore = explore
+        self._explore, self._most = explore, most
         self._first, self._try_fused, self._try_alone = first, True, True
         self._cloud, self._budget_s = False, 0.0
 
@@ -86,7 +91,7 @@ class ClosedForm:
             self._first = max(0, self._first - 1)
             return self._start
         costs = Costs(state)
-        gamma = min(range(2, MAX_WINDOW + 1), key=lambda size: costs.drafted(size) + self._apart(state, size))
+        gamma = min(range(2, self._most + 1), key=lambda size: costs.drafted(size) + self._apart(state, size))
         drafted = costs.drafted(gamma)
         if self._try_fused:
             self._try_fused = False
@@ -94,7 +99,7 @@ class ClosedForm:
                 return FUSED
         if self._try_alone:
             self._try_alone = False
-            if costs.alone_least < min(drafted, costs.fused):
+            if costs.alone_least < min(costs.seen, costs.fused):
                 return ALONE
         way, cloud = (FUSED, costs.fused) if costs.fused < costs.alone else (ALONE, costs.alone)
         gap = drafted - cloud
@@ -127,9 +132,22 @@ class Costs:
 
     alone, fused: of the cloud; infinite for fused rounds that are not known or not to be had.
     alone_least: a lower bound of alone, before it was tried.
+    seen: of rounds as wide as those seen.
     """
 
-    __slots__ = ("_alpha", "_draft_s", "_own", "_rtt_s", "_verify_s", "alone", "alone_least", "fused")
+    __slots__ = (
+        "_alpha",
+        "_draft_s",
+        "_draft_verify_s",
+        "_drafted",
+        "_own",
+        "_rtt_s",
+        "_verify_s",
+        "alone",
+        "alone_least",
+        "fused",
+        "seen",
+    )
 
     def __init__(self, state: WindowState) -> None:
         verify_s = state.verify_s or state.shared_verify_s
@@ -137,7 +155,8 @@ class Costs:
         if state.own > 1:  # what it finds in rounds, it would find alone in less time
             alone_s = min(alone_s, verify_s / state.own)
         self.alone = log(max(FLOOR_S, alone_s))
-        self.alone_least = log(max(FLOOR_S, state.verify_least_s, verify_s / 2))
+        # Of as many positions as drafts and one more, a single one may take as little as its share.
+        self.alone_least = log(max(FLOOR_S, state.verify_least_s, verify_s / 2) / (1.0 + state.drafted))
         self.fused = log(max(FLOOR_S, state.fused_s)) if state.helper and state.fused_s else inf
         if state.verify_least_s:
             seen = state.judged / (state.judged + SEEN)
@@ -146,10 +165,15 @@ class Costs:
         self._alpha = (prior * WEIGHT + state.alpha * state.judged) / (WEIGHT + state.judged)
         self._draft_s, self._rtt_s = state.draft_s or state.shared_draft_s, state.rtt_s
         self._verify_s, self._own = verify_s, state.own
+        self._drafted, self._draft_verify_s = state.drafted, 0.0
+        if state.drafted and state.alone_s:
+            self._draft_verify_s = max(0.0, verify_s - alone_s) / state.drafted
+        self.seen = self.drafted(round(state.drafted) or FIRST_DRAFTS)
 
     def round_s(self, gamma: int) -> float:
         """Return the seconds of a round of γ drafts."""
-        return self._rtt_s + gamma * self._draft_s + self._verify_s
+        further = gamma - self._drafted
+        return self._rtt_s + gamma * self._draft_s + self._verify_s + further * self._draft_verify_s
 
     def drafted(self, gamma: int) -> float:
         """Return the cost of rounds of γ drafts."""

@@ -22,7 +22,7 @@ class SpeculativeSettings(Strict):
     fused_window: γ of rounds that stay in the cloud.
     """
 
-    window: WindowChoice = WindowChoice(name="static", parameters={"size": 4})
+    window: WindowChoice = WindowChoice(name="awc")
     fused_window: int = Field(FUSED_WINDOW, ge=0)
 
 

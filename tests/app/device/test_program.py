@@ -170,7 +170,7 @@ async def test_its_model_may_be_at_a_server_that_runs_already(
         whole, _ = await said(cloud, QUESTIONS[0], mode="cloud")
         own, stats = await said(beside.address, QUESTIONS[0], mode="device")
         assert (own, set(stats["tokens"]["by_origin"])) == (whole, {"device"})
-        text, stats = await said(cloud, QUESTIONS[0], mode="speculative", device="beside")
+        text, stats = await said(cloud, QUESTIONS[0], mode="speculative", device="beside", window=4)
         assert (text, stats["device"], stats["replans"]) == (whole, "beside", 0)
         drafted = stats["modes"]["speculative"]
         assert drafted["accepted"] == drafted["drafted"] > 0
@@ -186,7 +186,7 @@ async def test_the_cloud_uses_it_like_any_device(
         assert 0 < seen["prefill_token_s"] < seen["decode_token_s"]
         whole, _ = await said(cloud, QUESTIONS[0], mode="cloud")
         own, _ = await said(phone.address, QUESTIONS[0], mode="device")
-        text, stats = await said(cloud, QUESTIONS[0], mode="speculative", device="phone")
+        text, stats = await said(cloud, QUESTIONS[0], mode="speculative", device="phone", window=4)
         assert (text, stats["device"]) == (whole, "phone")
         assert stats["tokens"]["by_origin"]["draft"] > 0
         text, stats = await said(cloud, QUESTIONS[0], mode="device", device="phone")

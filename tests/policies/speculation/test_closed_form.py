@@ -66,6 +66,22 @@ def test_the_target_alone_is_not_tried_where_it_cannot_be_faster() -> None:
     assert all(policy.choose(state) > 1 for _ in range(50))
 
 
+def test_the_target_alone_is_tried_where_every_position_of_a_step_costs() -> None:
+    """On few cores a step of five positions may take as long as five of one."""
+    policy = ClosedForm()
+    state = replace(
+        KNOWN_TARGET,
+        shared_verify_s=0.0,
+        alone_s=0.0,
+        verify_s=0.15,
+        verify_least_s=0.15,
+        drafted=4.0,
+        alpha=0.95,
+        prior=0.95,
+    )
+    assert [policy.choose(state) for _ in range(4)] == [4, 4, 4, 0]
+
+
 def test_a_new_pair_of_a_known_target_begins_where_the_others_are() -> None:
     new = replace(KNOWN_TARGET, verify_s=0.0, draft_s=0.0, alpha=0.0, judged=0, previous=0)
     assert ClosedForm().choose(new) > 1
@@ -87,6 +103,12 @@ def test_a_new_pair_of_a_known_target_begins_where_the_others_are() -> None:
         ({"fused_s": 0.015}, {4, 5, 6}),  # of times when the cloud had a drafter
         ({"rtt_s": 0.4}, {0}),
         ({"own": 3.0}, {0}),  # what it looks up it would find alone, too
+        (
+            {"draft_s": 0.001, "drafted": 4.0},
+            {11, 12},
+        ),  # a step of five positions takes as long as one of one
+        ({"draft_s": 0.001, "drafted": 4.0, "alone_s": 0.025}, {3, 4, 5}),  # each takes 6 ms
+        ({"drafted": 4.0, "alone_s": 0.015}, {0}),
     ],
 )
 def test_the_way_of_the_least_time_a_token(changes: dict[str, float], expected: set[int]) -> None:
@@ -137,7 +159,13 @@ def test_its_target_tells_a_new_pair_of_the_others() -> None:
     assert first.state().shared_draft_s == pytest.approx(0.002), "the fastest"
 
 
-@pytest.mark.parametrize("wrong", [{"start": 1}, {"start": 13}, {"first": 0}, {"explore": 1.1}])
+def test_windows_are_no_wider_than_they_may_be() -> None:
+    assert ClosedForm(most=6).choose(replace(KNOWN_TARGET, draft_s=0.001)) == 6
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"start": 1}, {"start": 13}, {"most": 3}, {"most": 13}, {"first": 0}, {"explore": 1.1}]
+)
 def test_parameters_out_of_range(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="needs"):
         ClosedForm(**wrong)  # type: ignore[arg-type]
