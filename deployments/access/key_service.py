@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
-from tandem.deployments.access.quota import Quota, Team
+from tandem.deployments.access.quota import Quota, Standing, Team
 from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, LedgerError
 from tandem.deployments.access.teams import Teams, TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery, recent
@@ -97,14 +97,21 @@ class KeyService:
         one are anonymous, but a device is known by its own."""
         key = None if hashed is None else self._ring.holder(hashed, self._now_s())
         if key is not None:
-            spent = None if key.terms.usd is None else self._accounts.of(key.id).spent(self._now_s())
-            team = self._teams.limits(key.team, self._now_s())
+            spent, team = self.standing(key.id)
             return Caller(key.id, key.role, key.terms, keyed=True, name=key.name, spent=spent, team=team)
         if self._ring.guards_api:
             return None
         return Caller(
             ANONYMOUS, Role.OPERATOR, self._accounts.terms, keyed=False, settled=dict(self._settled)
         )
+
+    def standing(self, account: str) -> Standing:
+        """Return what a key and its team have spent so far; nothing for other accounts."""
+        key, now_s = self._ring.keys.get(account), self._now_s()
+        if key is None:
+            return Standing()
+        spent = None if key.terms.usd is None else self._accounts.of(account).spent(now_s)
+        return Standing(spent, self._teams.limits(key.team, now_s))
 
     def statement(self, account: str) -> Statement:
         """Return the usage of that account, without opening one."""

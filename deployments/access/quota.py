@@ -42,3 +42,14 @@ class TeamLimits(NamedTuple):
 
     team: Team
     spent: Spent | None
+
+
+class Standing(NamedTuple):
+    """Dollars of an account, and of its team, at one moment.
+
+    spent: the account's in the period of its terms; None if these have no limit of dollars.
+    team: as in Caller.
+    """
+
+    spent: Spent | None = None
+    team: TeamLimits | None = None

@@ -7,13 +7,11 @@ import secrets
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from tandem.deployments.admission.controller import SILENT_S
+from tandem.deployments.admission.controller import SIGN_S
 from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import RoutingRequest
 
-SIGN_S = SILENT_S / 3
-"""Seconds between two signs of life."""
 CLOSING_S = 1.0
 """Seconds within which sessions close; one that takes longer is at an endpoint that is gone, and its place with it."""
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from math import inf
 
+from tandem.deployments.access.client.caller_cache import KNOWN_S
+from tandem.deployments.access.quota import Standing
 from tandem.deployments.admission.entry import Bound, Entry, LimitReached, Passage
 from tandem.deployments.admission.limits import Quotas
 from tandem.deployments.config.settings import GateSettings
@@ -20,6 +23,10 @@ from tandem.policies.cost import PerToken
 
 SILENT_S = 10.0
 """Seconds after which the requests of a silent replica of the API count as over."""
+SIGN_S = 1.0
+"""Seconds between two reports of a replica of the API."""
+LEARNING_S = SIGN_S + KNOWN_S + 0.2
+"""Seconds after which a new admission controller knows what its predecessor has let in."""
 LEAVING_S = 1.0
 """Longest until a replica of the API has reported that a request is over."""
 
@@ -31,6 +38,9 @@ class Gate:
     capacity: sessions that can run at once, as far as is known, by model.
     settings: of each queue.
     quotas: what is left of all limits.
+
+    Where it may have had a predecessor, which let in requests that it has not heard of, those of accounts with limits
+    on answers at once or dollars wait until it has.
     """
 
     def __init__(
@@ -39,8 +49,10 @@ class Gate:
         settings: GateSettings,
         clock: Callable[[], float] = time.monotonic,
         price: Callable[[str], PerToken] = lambda _: PerToken(0.0, 0.0),
+        spent: Callable[[str], Awaitable[Standing]] | None = None,
     ) -> None:
-        """price: returns a model's price, dollars per token."""
+        """price: returns a model's price, dollars per token. spent: returns what an account, and its team, have spent
+        by now; None where this is the first admission controller."""
         self._capacity, self.settings, self._clock = capacity, settings, clock
         self._fair = {model: FairQueue(room()) for model, room in capacity.items()}
         self.quotas = Quotas(price, clock)
@@ -48,6 +60,8 @@ class Gate:
         self._waiting: dict[Claim, asyncio.Future[None]] = {}
         self._under_way: dict[str, dict[int, tuple[Entry, Claim]]] = {}  # by replica of the API and request
         self._heard_s: dict[str, float] = {}
+        self._spent, self._learning = spent, 0  # requests that wait until enough is known
+        self._informed_s = -inf if spent is None else clock() + LEARNING_S
         # By name of a Bound, requests beyond its limit, by replica and id: True when another is over, False if it has
         # left.
         self._beyond: dict[str, dict[tuple[str, int], tuple[Entry, asyncio.Future[bool]]]] = {}
@@ -56,9 +70,16 @@ class Gate:
         """Return the number of requests that wait for a model's room."""
         return self._queue(model).waiting
 
+    @property
+    def under_way_now(self) -> int:
+        """Number of requests that were let in, or wait, and have not left."""
+        return sum(map(len, self._under_way.values()))
+
     async def enter(self, replica: str, entry: Entry) -> Passage:
         """Return when the request may begin. Raises LimitReached, QuotaExceeded."""
         self._forget_silent()
+        if entry.limited and self._clock() < self._informed_s:
+            entry = await self._informed(entry)
         await self._within(replica, entry)
         if (waiting := self.waiting(entry.model)) >= self.settings.queue:
             raise LimitReached(f"{waiting} requests wait already", 1.0)
@@ -71,6 +92,19 @@ class Gate:
             self._leave(replica, entry.request)
             raise
         return self.quotas.passage(entry)
+
+    async def _informed(self, entry: Entry) -> Entry:
+        """Return an entry that says what was spent until now, once all that is under way is known. Raises
+        LimitReached."""
+        assert self._spent is not None
+        if self._learning >= self.settings.queue:
+            raise LimitReached(f"{self._learning} requests wait already", 1.0)
+        self._learning += 1
+        try:
+            await asyncio.sleep(self._informed_s - self._clock())
+            return entry.after(await self._spent(entry.account))
+        finally:
+            self._learning -= 1
 
     def under_way(self, replica: str, entries: Mapping[int, Entry]) -> None:
         """Record all requests that a replica of the API has under way: others have left, and unknown ones (the router

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tandem.deployments.access.accounts import Terms
-from tandem.deployments.access.quota import Quota, TeamLimits
+from tandem.deployments.access.quota import Quota, Standing, TeamLimits
 from tandem.deployments.access.usage import Spent
 from tandem.engine.base import EngineError
 
@@ -75,6 +75,15 @@ class Entry:
             return (own,)
         team, spent = self.team
         return own, Bound(f"team {team.name}", f" for the team {team.name!r}", team.quota, spent)
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit on answers at once, or on dollars."""
+        return any(b.quota.concurrent is not None or b.quota.usd is not None for b in self.bound)
+
+    def after(self, standing: Standing) -> Entry:
+        """Return the entry with what is known now of its account."""
+        return replace(self, spent=standing.spent, team=standing.team)
 
 
 class Bound(NamedTuple):

@@ -12,6 +12,7 @@ from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
+from tandem.deployments.access.quota import Standing
 from tandem.deployments.access.store import BillBatch, LeaseLost, LedgerError
 from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery
@@ -53,6 +54,10 @@ class Access:
     async def caller(self, hashed: str | None) -> Caller | None:
         """Return who shows the key with that hash, see KeyService.caller."""
         return self._service.caller(hashed)
+
+    async def standing(self, account: str) -> Standing:
+        """Return what an account and its team have spent, see KeyService.standing."""
+        return self._service.standing(account)
 
     async def has_device(self, name: str) -> bool:
         """Return whether the device of that name has a key."""

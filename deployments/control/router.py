@@ -74,6 +74,8 @@ class Router:
         join_serves_log()
         self._scheduler, self._started = SchedulerClient(scheduler, ANSWER_S), live
 
+        keys = HandleClient(access)
+
         def routing(model: RoutedModel) -> Routing:
             return Routing(
                 Assigner(
@@ -86,7 +88,7 @@ class Router:
                 live.accounts,
                 of_modes(live),
                 suffix=model.suffix,
-                may_dial_in=lambda name: HandleClient(access).ask(ANSWER_S, Access.has_device, name),
+                may_dial_in=lambda name: keys.ask(ANSWER_S, Access.has_device, name),
             )
 
         self._exporter = Exporter.of_environment("router")
@@ -97,6 +99,7 @@ class Router:
             {model.name: partial(self._places, model) for model in models},
             live.gate,
             price=lambda model: self._routings.of(model).dearest(),
+            spent=lambda account: keys.ask(ANSWER_S, Access.standing, account),
         )
         self._metrics = Metrics(
             {model.name: partial(self._seen, model) for model in models},

@@ -11,16 +11,19 @@ request and its reader can be reached:
    expansions or for one device.
 3. No session, task or block of memory is left behind.
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
-5. The endpoint that the budget of races limits takes in no token beyond it, unless the other endpoint has failed.
+5. A key's bills are booked once each, whoever dies; neither its dollars nor its answers at once exceed its limits.
+6. The endpoint that the budget of races limits takes in no token beyond it, unless the other endpoint has failed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tandem.simulator.chaos.promises import ChaosOutcome, check, longest_wait_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
-from tandem.simulator.chaos.scenario import Fault, scenario
+from tandem.simulator.chaos.scenario import Fault, scenario, tenants
 from tandem.simulator.clock import Deadlock
 from tandem.simulator.config.config import Config
 from tandem.simulator.runs.run import Clients
@@ -48,16 +51,24 @@ def play(seed: int) -> ChaosOutcome:
 
 
 def _run(seed: int, config: Config, requests: list[Request], faults: list[Fault]) -> ChaosOutcome:
-    world = FragileWorld(config)
+    with TemporaryDirectory() as folder:
+        return _play(seed, FragileWorld(config, tenants(seed), Path(folder)), requests, faults)
+
+
+def _play(seed: int, world: FragileWorld, requests: list[Request], faults: list[Fault]) -> ChaosOutcome:
     clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
     outcome = ChaosOutcome(seed, answers=clients.answers)
 
     async def main() -> None:
+        if world.house is not None:
+            await world.house.open()
         for fault in faults:
             world.loop.call_at(fault.at_s, saboteur.begin, fault)
         await clients.run(requests)
         await saboteur.end()
         await asyncio.sleep(2 * SILENCE_S)  # what is still on its way arrives
+        if world.house is not None:
+            outcome.broken += await world.house.close()
 
     world.loop.most_events = MOST_EVENTS
     try:

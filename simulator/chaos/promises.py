@@ -11,6 +11,7 @@ from typing import Any
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.timeouts import Limits
 from tandem.policies.reader.quality import Reader
+from tandem.simulator.chaos.house import REFUSALS
 from tandem.simulator.chaos.saboteur import FragileWorld
 from tandem.simulator.chaos.scenario import DEAR_JOULE, DEVICE_FAULTS, FATAL_FAULTS, Fault, is_tight
 from tandem.simulator.results.answer import SimulatedAnswer
@@ -68,10 +69,11 @@ def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
         ids = answer.ids or []
         excused = _reader_is_cut_off(answer, outcome, world)
         if answer.failure is not None and not ids:
-            outcome.refused += 1
+            outcome.refused += answer.failure not in REFUSALS
             away = any(f.kind in DEVICE_FAULTS and f.at_s <= answer.ended_s for f in outcome.faults)
+            limits = () if world.house is None else REFUSALS
             if not excused and answer.failure not in (
-                "overloaded", "unreachable", *(("device_not_found",) if away else ()),
+                "overloaded", "unreachable", *(("device_not_found",) if away else ()), *limits,
             ):  # fmt: skip
                 broken.append(f"request {number} ({answer.request.mode}) failed: {answer.failure}")
         elif ids != expected[: len(ids) if excused else None] or (answer.finish != "stop" and not excused):

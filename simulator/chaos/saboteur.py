@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
+from tandem.deployments.admission.controller import LEARNING_S
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.race.router import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.routing import Routing
+from tandem.simulator.chaos.house import House
+from tandem.simulator.chaos.process import Process
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
 from tandem.simulator.world.server import SimulatedServer
 from tandem.simulator.world.world import World
-
-T = TypeVar("T")
 
 RESTART_S = 8.0  # until a dead replica's successor answers, as measured with Ray Serve
 OTHERS = 9  # processes that may slow a server down
@@ -33,7 +36,10 @@ class FragileWorld(World):
     outages: times without a verifier that new sessions can reach, or without router or scheduler: from when until when.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self, config: Config, tenants: Sequence[Mapping[str, Any]] = (), folder: Path = Path()
+    ) -> None:
+        """tenants: limits of the keys that requests come with; folder: of their ledger."""
         self.deaf_until_s = 0.0
         self.limits: dict[int, float] = {}
         self.allowed = 0.0
@@ -41,42 +47,38 @@ class FragileWorld(World):
         self.outages: list[tuple[float, float]] = []
         self._out_since_s: float | None = None
         self._planned: set[tuple[Routing, int]] = set()  # by router and request
-        self._router_back: asyncio.Future[None] | None = None  # None while it is up
-        self._asking: dict[asyncio.Task[Any], None] = {}
+        self.house: House | None = None
+        self._router = Process()
         super().__init__(config)
+        if tenants:
+            self.house = House(self.loop, tenants, self._router, lambda: self.routing, folder)
+
+    def run(self, job: Job, device: int) -> AsyncGenerator[Delta, None]:
+        executor = self.executor(job.mode, device)
+        if self.house is None or executor is not self._cloud:
+            return executor.run(job)
+        return self.house.run(job, executor.run)
+
+    def answered(self, report: Report) -> None:
+        super().answered(report)
+        if self.house is not None and report.account:
+            self.house.answered(report)
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
-        assignment = await self._ask(partial(super().assign, wanted))
+        assignment = await self._router.ask(partial(super().assign, wanted))
         self._note_plan(wanted, assignment)
         return assignment
 
     async def ask(self, mode: str, question: object) -> Any:
-        return await self._ask(partial(super().ask, mode, question))
+        return await self._router.ask(partial(super().ask, mode, question))
 
     async def _replaces(self, endpoint: EndpointInfo) -> bool:
-        return await self._ask(partial(super()._replaces, endpoint))
+        return await self._router.ask(partial(super()._replaces, endpoint))
 
     def tell(self, mode: str, said: object) -> None:
         """Tell the router, if there is one: what its predecessor knew is gone."""
-        if self._router_back is None:
+        if self._router.up:
             super().tell(mode, said)
-
-    async def _ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask the router as the ingress does: if it dies meanwhile, its successor is asked."""
-        while True:
-            if self._router_back is not None:
-                await asyncio.shield(self._router_back)
-            asking = self.loop.create_task(question())
-            self._asking[asking] = None
-            try:
-                return await asking
-            except asyncio.CancelledError:
-                asking.cancel()
-                task = asyncio.current_task()
-                if task is None or task.cancelling():  # not the router, but the request
-                    raise
-            finally:
-                del self._asking[asking]
 
     def _note_plan(self, wanted: RoutingRequest, assignment: Assignment) -> None:
         plan = self.routing, wanted.request
@@ -91,14 +93,22 @@ class FragileWorld(World):
 
     def report(self, reports: Sequence[Report]) -> None:
         """Report what answers have taught; lost while there is no router."""
-        if self._router_back is None:
+        if self._router.up:
             super().report(reports)
+            if self.house is not None:
+                for report in reports:
+                    self.house.used(report)
+
+    @property
+    def _locked(self) -> bool:
+        """Whether requests with keys wait, as nobody knows them, or what was let in."""
+        return self.house is not None and self.house.locked
 
     @property
     def _out(self) -> bool:
         verifiers = [s for s in self.servers if s.endpoint.engine == VERIFIER and s.up and s.alive]
         reached = any(s.path is None or s.path.is_clear for s in verifiers)
-        return not reached or self._router_back is not None or self.loop.time() < self.deaf_until_s
+        return not reached or not self._router.up or self.loop.time() < self.deaf_until_s or self._locked
 
     def look(self) -> None:
         """Record whether an outage has begun or ended."""
@@ -117,27 +127,24 @@ class FragileWorld(World):
     def refresh(self) -> None:
         """Refresh the listing; later, while there is no scheduler or router."""
         self.look()
-        if self.loop.time() < self.deaf_until_s or self._router_back is not None:
+        if self.loop.time() < self.deaf_until_s or not self._router.up:
             self.refresh_soon()
         else:
             super().refresh()
 
     def lose_router(self) -> bool:
         """Kill the router and fail its pending calls; False if there was none."""
-        if self._router_back is not None:
-            return False
-        self._router_back = self.loop.create_future()
-        for asking in self._asking:
-            asking.cancel()
+        killed = self._router.kill()
         self.look()
-        return True
+        return killed
 
     def replace_router(self) -> None:
         """Start a router with an empty state."""
-        assert self._router_back is not None
         self.restart_router()
-        self._router_back.set_result(None)
-        self._router_back = None
+        if self.house is not None:
+            self.house.new_gate()
+            self.loop.call_later(LEARNING_S, self.look)
+        self._router.replace()
         self.refresh()
 
 
@@ -165,6 +172,8 @@ class Saboteur:
             "drafter": self._drafter,
             "silence": self._silence,
             "away": self._away,
+            "access": self._access,
+            "takeover": self._takeover,
         }
         if self._over:
             return
@@ -305,6 +314,26 @@ class Saboteur:
             return
         await asyncio.sleep(fault.seconds / 4)
         self._world.replace_router()
+
+    async def _access(self, fault: Fault) -> None:
+        """Kill the key service, at once or when it has written a bill; its successor opens the same ledger."""
+        house = self._world.house
+        killed = house is not None and (
+            house.kill_access() if fault.target % 2 else await house.kill_access_after_a_write(fault.seconds)
+        )
+        if house is None or not killed:
+            self.done.remove(fault)
+            return
+        self._world.look()
+        await asyncio.sleep(fault.seconds / 4)
+        await house.replace_access()
+        self._world.look()
+
+    async def _takeover(self, fault: Fault) -> None:
+        """Replace the key service by one that opens the ledger before the old one ends."""
+        house = self._world.house
+        if house is None or not await house.hand_over_access(fault.seconds / 4):
+            self.done.remove(fault)
 
     async def _scheduler(self, fault: Fault) -> None:
         """Stop the directory's updates."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sketch.mode import SketchMode
@@ -20,6 +21,10 @@ TIGHT_BLOCKS = 256  # KV blocks of a replica without room for all
 SESSIONS = 8  # most sessions of a device
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
+KEYED = 0.3
+"""Share of seeds whose requests come with keys."""
+SPARE_TOKENS = 8
+"""Tokens by which `max_tokens` exceeds the answers of requests with keys."""
 FATAL = 3  # most fatal faults in a run, fewer than the endpoints that a request may lose
 LIMITS = {"open_s": 5.0, "first_s": 20.0, "step_s": 15.0}
 WAIT_S = 15.0
@@ -47,6 +52,20 @@ class Fault:
 def is_tight(config: Config) -> bool:
     """Return whether there is not room for all requests at once."""
     return config.engine.kv_blocks == TIGHT_BLOCKS
+
+
+def tenants(seed: int) -> list[dict[str, Any]]:
+    """Return the limits of the keys that the requests of some seeds come with, tight enough to be reached."""
+    random = Random(f"keys of {seed}")
+    if random.random() > KEYED:
+        return []
+    return [
+        {
+            "usd": random.choice([None, random.uniform(2e-4, 1e-3)]),
+            "concurrent": random.choice([None, 1, 3]),
+        }
+        for _ in range(random.randint(1, 3))
+    ]
 
 
 def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
@@ -171,6 +190,12 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
     second = [more.choice(["leave", "drafter", "silence"]) for _ in range(more.randint(0, 2))]
     faults += _faults(more, second, servers, devices, fatal) + away
+    if tenants(seed):
+        keys = Random(f"faults of the keys of {seed}")
+        kinds = [keys.choice(["access", "takeover", "router"]) for _ in range(keys.randint(1, 4))]
+        faults += _faults(keys, kinds, servers, devices)
+        # What is reserved is close to what is spent, so that limits are exceeded where nothing is.
+        requests = [replace(r, max_tokens=r.output_tokens + SPARE_TOKENS) for r in requests]
     if tight:  # more requests at once than there is room for
         requests = [replace(request, arrival_s=request.arrival_s / HURRY) for request in requests]
         faults = [replace(fault, at_s=fault.at_s / HURRY) for fault in faults]

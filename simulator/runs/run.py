@@ -152,7 +152,7 @@ class Clients:
             answer.number = job.id
             if here is not None:
                 await _crosses(here.uplink.there(frame_bytes(request.prompt_tokens)))
-            async with aclosing(world.executor(mode, device).run(job)) as deltas:
+            async with aclosing(world.run(job, device)) as deltas:
                 async for delta in deltas:
                     answer.stats, seen_s = delta.stats, loop.time()
                     if here is not None:

@@ -5,7 +5,7 @@ Simulated are step times (`hardware`), tokens (`script`), and the network's dela
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -21,6 +21,7 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sections import section
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import DEVICE, DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.request.session import Dial, Reach
 from tandem.deployments.request.timeouts import always
@@ -142,6 +143,10 @@ class World:
             self._executors[device] = executor
         return executor
 
+    def run(self, job: Job, device: int) -> AsyncGenerator[Delta, None]:
+        """Yield the answer to a job from a device (−1: from no device)."""
+        return self.executor(job.mode, device).run(job)
+
     def forwarded(self, mode: str | None) -> bool:
         """Return whether a request in that mode, whose reader is at a device, travels to the cloud first."""
         return self._reader_at_device and (mode is None or not MODES[mode].local)
@@ -160,7 +165,7 @@ class World:
             self._modes,
             replace(self._services, outer=outer),
             self.config.limits.limits(),
-            report=self._outbox.add,
+            report=self.answered,
         )
 
     # -- the router and the scheduler ---------------------------------------------------------------------
@@ -207,6 +212,10 @@ class World:
         """Return the total seconds of servers' lives, without drafters."""
         fixed = sum(group.count for group in self.targets if group.autoscaling is None)
         return fixed * self.loop.time() + sum(pool.replica_s() for pool in self.pools)
+
+    def answered(self, report: Report) -> None:
+        """Have an answer reported to the router soon."""
+        self._outbox.add(report)
 
     def report(self, reports: Sequence[Report]) -> None:
         """Report to the router what answers have taught."""

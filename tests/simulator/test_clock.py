@@ -200,3 +200,17 @@ def test_loops_do_not_nest_and_leave_nothing_behind():
 def test_events_are_counted():
     _, loop = run(asyncio.sleep(1))
     assert loop.events >= 2
+
+
+def test_what_others_do_in_a_thread_takes_no_time():
+    def fail() -> None:
+        raise ValueError("it cannot be done")
+
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(None, max, 1, 2) == 2
+        with pytest.raises(ValueError, match="cannot be done"):
+            await loop.run_in_executor(None, fail)
+        return loop.time()
+
+    assert run(main())[0] == 0.0

@@ -15,7 +15,7 @@ from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Terms
 from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.key_service import KeyService, changed
 from tandem.deployments.access.keys import KeyRefused, NoSuchKey, Role, digest
-from tandem.deployments.access.quota import Quota, Team, TeamLimits
+from tandem.deployments.access.quota import Quota, Standing, Team, TeamLimits
 from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, LedgerError
 from tandem.deployments.access.teams import NoSuchTeam, TeamStatement
 from tandem.deployments.access.usage import Spent, UsageQuery
@@ -338,6 +338,8 @@ async def test_dollars_of_a_period_are_known_after_a_restart(tmp_path: Path) -> 
     known = first.caller(digest(secret))
     assert known is not None
     assert known.spent == Spent("2026-11-23", 1.75)
+    assert first.standing(key.id) == Standing(known.spent, None)
+    assert first.standing("nobody") == Standing()
     rows = await first.usage(UsageQuery(by=("day",)))
     assert [each.place for each in rows] == [("2026-11-22",), ("2026-11-24",), ("2026-11-25",)]
     await first.close()

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.deployments.access.accounts import Terms
-from tandem.deployments.access.quota import Quota, Team, TeamLimits
+from tandem.deployments.access.quota import Quota, Standing, Team, TeamLimits
 from tandem.deployments.access.usage import Spent
-from tandem.deployments.admission.controller import SILENT_S, Gate
+from tandem.deployments.admission.controller import LEARNING_S, SIGN_S, SILENT_S, Gate
 from tandem.deployments.admission.entry import Entry, LimitReached, QuotaExceeded, Room
 from tandem.deployments.admission.limits import SETTLED_S
 from tandem.deployments.config.settings import GateSettings
@@ -493,3 +493,50 @@ async def test_a_keys_own_limit_holds_beside_its_teams(clock: Clock) -> None:
         await there.enter("api", of_team(3, "b", 100, Quota(usd=0.1)))
     refused = there.quotas._limits["b"].requests
     assert refused is None, "a refusal takes nothing"
+
+
+async def test_a_new_gate_waits_until_it_has_heard_what_its_predecessor_let_in() -> None:
+    """Here an answer under way, and dollars that are spent since the caller was known."""
+    loop, limited = asyncio.get_running_loop(), replace(FREE, concurrent=1, usd=10.0)
+    asked: list[str] = []
+
+    async def spent(account: str) -> Standing:
+        asked.append(account)
+        return Standing(Spent("2026-11-01", 9.5))
+
+    there = Gate({"": lambda: 9}, GateSettings(), loop.time, lambda _: PerToken(0.0, 0.1), spent)
+    room = (Room(7, 1, 10),)
+    stale = Entry(7, "a", 1, 1, limited, rooms=room, spent=Spent("2026-11-01", 0.0))
+    first = asyncio.ensure_future(there.enter("api", stale))
+    await there.enter("api", entry(1, "b"))
+    assert loop.time() == 0.0, "who has no limit does not wait"
+    await asyncio.sleep(SIGN_S)
+    there.under_way("other", {8: replace(stale, request=8, rooms=())})
+    with pytest.raises(LimitReached, match="at most 1 answers at once"):
+        await first
+    assert loop.time() >= LEARNING_S
+    there.leave("other", 8)
+    assert asked == ["a"]
+    fresh = Gate({"": lambda: 9}, GateSettings(), loop.time, lambda _: PerToken(0.0, 0.1), spent)
+    with pytest.raises(QuotaExceeded, match="0.5"):
+        await fresh.enter("api", stale)
+    began_s = loop.time()
+    await there.enter("api", replace(stale, spent=Spent("2026-11-01", 1.0)))
+    assert loop.time() == began_s, "it knows everything by now"
+
+
+async def test_few_wait_for_a_new_gate() -> None:
+    async def spent(account: str) -> Standing:
+        return Standing()
+
+    loop, limited = asyncio.get_running_loop(), replace(FREE, concurrent=9)
+    there = Gate({"": lambda: 9}, GateSettings(queue=2), loop.time, spent=spent)
+    waiting = [asyncio.ensure_future(there.enter("api", entry(n, terms=limited))) for n in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(LimitReached, match="2 requests wait already"):
+        await there.enter("api", entry(2, terms=limited))
+    waiting.pop().cancel()
+    await asyncio.sleep(0)
+    await there.enter("api", entry(3, terms=limited))
+    await asyncio.gather(*waiting)
+    assert there.under_way_now == 2

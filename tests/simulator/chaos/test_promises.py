@@ -9,12 +9,19 @@ import secrets
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import count
 from math import inf
 
 import pytest
 
+from tandem.deployments.access.client.bill_sender import BillSender
+from tandem.deployments.access.key_service import KeyService
+from tandem.deployments.access.store import BillBatch
+from tandem.deployments.admission.limits import Quotas
 from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.modes.speculative.observer import Observer
+from tandem.deployments.request.assignment import Unavailable
 from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.core.kvcache import BlockPool
@@ -38,7 +45,7 @@ MORE_SEEDS = range(1015, 1075)
 BLIND_SEEDS = range(2000, 2040)
 KINDS = {
     "kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain", "leave", "drafter", "silence",
-    "away",
+    "away", "access", "takeover",
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see `breaks`
@@ -266,6 +273,37 @@ def test_sessions_that_do_not_outlive_an_absence_are_seen(monkeypatch: pytest.Mo
     """A disconnected device takes the cloud for late."""
     monkeypatch.setattr(Path, "reached_s", property(lambda path: -inf, lambda path, at: None), raising=False)
     assert breaks("was not resumed", 2007)
+
+
+def test_a_gate_that_forgets_what_its_predecessor_let_in_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.deployments.admission.controller.LEARNING_S", 0.0)
+    assert breaks("answers at once, and may have", 4)
+
+
+def test_dollars_that_nobody_reserves_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Quotas, "_reserve", lambda quotas, entry, limits, now_s: None)
+    assert breaks("has spent", 2097)
+
+
+def test_bills_that_nobody_sends_again_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def once(sender: BillSender, batch: BillBatch) -> None:
+        with suppress(Unavailable):
+            await asyncio.wait_for(sender._send(batch), 0.5)
+
+    monkeypatch.setattr(BillSender, "_send_until_booked", once)
+    assert breaks("are due", 2008)
+
+
+def test_bills_that_are_booked_twice_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch looks new to the ledger and to the key service."""
+    number = count(1)
+
+    def charge(service: KeyService, batch: BillBatch) -> None:
+        real(service, batch._replace(number=next(number)))
+
+    real = KeyService.charge
+    monkeypatch.setattr(KeyService, "charge", charge)
+    assert breaks("are due", 2038)
 
 
 def test_sessions_that_nobody_ends_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
