@@ -31,7 +31,7 @@ BENCHMARKS = {
     "dsd_table2": Benchmark("dsd.table2", 15),
     "speculation": Benchmark("dsd.speculation", 15),
     "window_live": Benchmark("dsd.window_live", 8),
-    "windows": Benchmark("dsd.shipped", 12),
+    "windows": Benchmark("dsd.shipped", 3),
     "disco": Benchmark("disco.evaluation", 12),
     "migration_quality": Benchmark("disco.migration_quality", 5),
     "race_live": Benchmark("disco.race_live", 20),

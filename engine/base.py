@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -48,6 +48,12 @@ class NoCapacity(EngineError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class HandedOver(NoCapacity):
+    """The session had nothing but waited for a place, and others have room: it may begin there at once."""
+
+    code = "handed_over"
 
 
 class UnknownSession(EngineError):
@@ -596,6 +602,15 @@ class Session(ABC):
     def forward(self, position: int, hidden: Tensor, wanted: int) -> Coroutine[Any, Any, Forwarded]:
         """Call Forward."""
         return self.call(Forward(position, hidden, wanted))
+
+
+@runtime_checkable
+class HandsOver(Protocol):
+    """An engine that can give waiting sessions up."""
+
+    def hand_over(self, count: int) -> None:
+        """End so many sessions that have nothing but waited for a place, the oldest first, with HandedOver."""
+        ...
 
 
 class Engine(Protocol):

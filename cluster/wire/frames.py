@@ -262,8 +262,8 @@ class Error(Frame, tag=39):
     def exception(self) -> EngineError:
         """The error as the class it was raised as; an unknown code becomes an EngineError that carries it."""
         kind = _ERRORS.get(self.code)
-        if kind is NoCapacity:
-            return NoCapacity(self.message, self.retry_after_s)
+        if kind is not None and issubclass(kind, NoCapacity):
+            return kind(self.message, self.retry_after_s)
         if kind is not None:
             return kind(self.message)
         error = EngineError(self.message)

@@ -18,6 +18,7 @@ from tandem.deployments.pools.device_hosts import Edge, HostSettings
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.routing.directory import Directory, Snapshot
+from tandem.policies.autoscaling.handover import ReplicaQueue, handed_over
 
 logger = logging.getLogger("ray.serve")
 
@@ -121,7 +122,20 @@ class Scheduler:
             logger.debug("cannot list %s: %r", pool, error)
             states = []
         listed: list[EndpointInfo] = [each for state in states if isinstance(state, list) for each in state]
+        known = self._directory.addresses(pool)
         self._directory.list_pool(pool, listed)
+        await self._hand_over(pool, handle, [each for each in listed if each.address in known])
+
+    async def _hand_over(self, pool: str, handle: DeploymentHandle, replicas: Sequence[EndpointInfo]) -> None:
+        """Have sessions that wait at one of these replicas go to others of them, which the routers know by now."""
+        queues = {each.address: ReplicaQueue(each.load.waiting, each.load.room) for each in replicas}
+        if not (counts := handed_over(queues)):
+            return
+        try:
+            async with asyncio.timeout(2.0):
+                await handle.broadcast("hand_over", counts).results_async(return_exceptions=True)
+        except Exception as error:
+            logger.warning("sessions that wait at %s stay there: %r", pool, error)
 
     def _wake(self, pool: str, handle: DeploymentHandle) -> None:
         """Wait for a replica of an empty pool, for which Serve then starts one; once at a time."""

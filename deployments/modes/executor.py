@@ -23,7 +23,14 @@ from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.timeouts import Deadline, Limits
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.deployments.tracing.trace import Trace, spanned
-from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused, SplitInfo
+from tandem.engine.base import (
+    EngineError,
+    EngineStopped,
+    HandedOver,
+    NoCapacity,
+    ServiceRefused,
+    SplitInfo,
+)
 from tandem.engine.config import Strict
 from tandem.policies.reader.stall_timeout import Patience
 
@@ -82,6 +89,8 @@ class Executor:
                     raise EngineStopped("the answer ended without saying why")
                 except EndpointLost as loss:
                     await request.lose(loss)
+                except HandedOver:
+                    await request.move()
                 except NoCapacity as refusal:
                     await request.wait_for_room(refusal)
                 except ServiceRefused as refusal:
@@ -250,6 +259,14 @@ class _Request:
         self._refusal = refusal
         self._retry_s = refusal.retry_after_s
         self.stats.replans += 1
+        await self._vacate(self._sessions.all)
+
+    async def move(self) -> None:
+        """Go where there is room for what has only waited, with the place in the queue that it had."""
+        assert self._sessions is not None
+        self._full = {session.endpoint.key: None for session in self._sessions.all if session.full}
+        self._refusal, self._retry_s = None, 0.0
+        self._context.waited_s = self._loop.time() - self._began_s
         await self._vacate(self._sessions.all)
 
     async def pass_over(self, refusal: ServiceRefused) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.serve_log import join_serves_log
 from tandem.deployments.tracing.engine import traced
 from tandem.deployments.tracing.exporter import Exporter
-from tandem.engine.base import Engine, EngineStopped
+from tandem.engine.base import Engine, EngineStopped, HandsOver
 
 logger = logging.getLogger("ray.serve")
 
@@ -80,7 +81,7 @@ class _Part(NamedTuple):
             model=info.model,
             vocabulary=info.vocabulary,
             sessions=stats.sessions,
-            load=Load.of(stats),
+            load=Load.of(stats, settings.batch_limit),
             split=info.split,
             price=settings.price if isinstance(settings, ServiceSettings) else None,
             continuation=info.continuation,
@@ -132,6 +133,12 @@ class EngineEndpoint:
         """
         self._waiting = waiting * len(self._parts)  # the scheduler counts addresses
         return [] if self._draining else [await part.endpoint(self.pool) for part in self._parts]
+
+    async def hand_over(self, counts: Mapping[str, int]) -> None:
+        """Have so many of the sessions that only wait go elsewhere. counts: by address, also of others."""
+        for part in self._parts:
+            if part.address in counts and isinstance(part.engine, HandsOver):
+                part.engine.hand_over(counts[part.address])
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the numbers that Serve passes to `deployments.pools.serve_policy.ServePolicy`: sums over services."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord, engine_name
 from tandem.engine.base import Continuation, EngineError, EngineStats, EngineStopped, SplitInfo
 from tandem.engine.served import Served
+from tandem.policies.autoscaling.handover import room
 from tandem.policies.cost import MAINS_USD_PER_J, PerToken
 
 FREE = PerToken(0.0, 0.0)
@@ -40,6 +41,7 @@ class Load:
     """Load of a replica's engine, as of the last news of its pool. Fields as in EngineStats.
 
     served: None if the engine does not tell.
+    room: how many more sessions would find a place.
     """
 
     waiting: int = 0
@@ -51,11 +53,14 @@ class Load:
     tokens_from_prefix: int = 0
     served: Served | None = None
     first_token_s: float = 0.0
+    room: int = 0
 
     @classmethod
-    def of(cls, stats: EngineStats) -> Load:
-        """Return the load that an engine's stats tell of."""
-        return cls(**{each.name: getattr(stats, each.name) for each in fields(cls)})
+    def of(cls, stats: EngineStats, places: int) -> Load:
+        """Return the load that an engine's stats tell of. places: most sessions in a step."""
+        told = {each.name: getattr(stats, each.name) for each in fields(cls) if each.name != "room"}
+        left = room(places, stats.sessions, stats.waiting, stats.blocks_free, stats.blocks_total)
+        return cls(**told, room=left)
 
 
 IDLE = Load()

@@ -92,9 +92,10 @@ class RequestContext:
     timeouts, patience: how long they are waited for.
     stats: seconds spent by stage, tokens taken in and given out, and joules are added to these.
     trace: span below which new sessions have theirs; None where nothing is traced.
+    waited_s: seconds that the request has waited in queues which it has left.
     """
 
-    __slots__ = ("loop", "patience", "reach", "stats", "timeouts", "trace")
+    __slots__ = ("loop", "patience", "reach", "stats", "timeouts", "trace", "waited_s")
 
     def __init__(
         self,
@@ -108,6 +109,7 @@ class RequestContext:
         self.patience = patience or Patience(self.timeouts.step_s)
         self.loop = asyncio.get_running_loop()
         self.trace: Trace | None = None
+        self.waited_s = 0.0
 
 
 class EndpointSession(Session):
@@ -188,6 +190,8 @@ class EndpointSession(Session):
             sampling = msgspec.structs.replace(sampling, adapter="")
         if self._spans is not None:
             sampling = msgspec.structs.replace(sampling, trace=self._spans.traceparent)
+        if self._context.waited_s:
+            sampling = msgspec.structs.replace(sampling, waited_s=self._context.waited_s)
         self._ask(len(prompt) + len(log))
         limit_s = timeouts.open_s
         if self._replaceable:  # however busy it is, another may have room

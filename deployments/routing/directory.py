@@ -87,6 +87,10 @@ class Directory:
         """Replicas of a pool, as last listed."""
         return len(self._pools.get(pool, ()))
 
+    def addresses(self, pool: str) -> frozenset[str]:
+        """Return the addresses of a pool's replicas, as last listed."""
+        return frozenset(replica.address for replica in self._pools.get(pool, ()))
+
     def expect(self, devices: Iterable[str]) -> None:
         """Set the devices that are expected to come back when they go, from the next update on."""
         self._expected = frozenset(devices)

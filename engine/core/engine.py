@@ -20,6 +20,7 @@ from tandem.engine.base import (
     EngineStats,
     EngineStopped,
     Extend,
+    HandedOver,
     InvalidRequest,
     NoCapacity,
     Operation,
@@ -125,6 +126,11 @@ class CoreEngine:
         return pool.num_blocks - pool.available
 
     @property
+    def blocks_total(self) -> int:
+        """Number of blocks."""
+        return self._core.memory.pool.num_blocks
+
+    @property
     def counters(self) -> EngineStats:
         """Counters since the start. Its gauges are not up to date, see `stats`."""
         return self._core.stats
@@ -156,6 +162,25 @@ class CoreEngine:
     def forget(self, sequence: CoreSequence) -> None:
         """Remove a session that has ended."""
         self._sessions.pop(sequence.number, None)
+
+    @property
+    def waiting(self) -> int:
+        """Number of sessions without a place."""
+        return len(self._core.memory.waiting)
+
+    def hand_over(self, count: int) -> None:
+        """End so many sessions that have nothing but waited for a place, the oldest first, with HandedOver."""
+
+        def command() -> None:
+            for sequence in self._core.not_begun()[:count]:
+                self._core.cancel(sequence)
+                self._driver.deliver(self._handed_over, sequence.number)
+
+        self._driver.submit(command)
+
+    def _handed_over(self, number: int) -> None:
+        if (session := self._sessions.pop(number, None)) is not None:
+            session.fail(HandedOver("others have room", 0.0))
 
     def _check_running(self) -> None:
         if self._closed or not self._driver.running:

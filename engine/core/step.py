@@ -180,6 +180,10 @@ class Core:
         else:
             self.stats.finished += 1
 
+    def not_begun(self) -> list[Sequence]:
+        """Return the waiting sessions for which nothing was computed, the oldest first."""
+        return [s for s in self.memory.waiting if not s.stay.begun]
+
     def close(self) -> None:
         """End every session's task, which holds its client. No step follows."""
         for s in self.memory.sequences.values():

@@ -44,9 +44,9 @@ class Forecast:
     many as a fixed one where bursts come and go faster than a replica starts. It shrinks to what suffices until another
     start would be over.
 
-    What waits already is no reason for more replicas, for it does not move to new ones; nor are sessions ahead of their
-    readers, for answers count with what they take in full steps: prompts go before them meanwhile. All sessions' KV
-    cache needs its room, though.
+    What waits already is no reason for more replicas, for only sessions without a place move to new ones; nor are
+    sessions ahead of their readers, for answers count with what they take in full steps: prompts go before them
+    meanwhile. All sessions' KV cache needs its room, though.
 
     load, memory: shares of a replica that may be used.
     cover: share of the work that the pool has room for when it comes; the rest waits.

@@ -34,6 +34,7 @@ from tandem.engine.config import Given
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.core.split.pipeline import Pipeline
 from tandem.engine.split.base import OuterEngine
+from tandem.policies.autoscaling.handover import ReplicaQueue, handed_over, room
 from tandem.policies.speculation.window import WindowPolicy
 from tandem.simulator.clock import Handle, VirtualLoop
 from tandem.simulator.config.config import Config
@@ -238,11 +239,27 @@ class World:
             self._refreshing = None
         directory = self._directory
         for pool, servers in self._members().items():
-            directory.list_pool(pool, [_with_load(s) for s in servers if s.up])
+            up = [server for server in servers if server.up]
+            directory.list_pool(pool, [_with_load(server) for server in up])
+            self._hand_over(up)
         directory.register(self.devices.news(), self.loop.time())
         self.routing.see(directory.since(self.routing.assigner.version))
         if self._sample():
             self.refresh_soon()
+
+    def _hand_over(self, servers: Sequence[SimulatedServer]) -> None:
+        """Have sessions go where there is room, as the live scheduler does."""
+        cores = {server.name: server.core for server in servers if isinstance(server.core, CoreEngine)}
+        if len(cores) < 2 or not any(core.waiting for core in cores.values()):
+            return
+        queues: dict[str, ReplicaQueue] = {}
+        for server in servers:
+            if (core := cores.get(server.name)) is not None:
+                places, free = self.engines[server.group].batch_limit, core.blocks_total - core.blocks_used
+                left = room(places, core.sessions, core.waiting, free, core.blocks_total)
+                queues[server.name] = ReplicaQueue(core.waiting, left)
+        for name, count in handed_over(queues).items():
+            cores[name].hand_over(count)
 
     def _sample(self) -> bool:
         """Record the open sessions; return whether there are any."""

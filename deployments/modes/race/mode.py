@@ -25,7 +25,7 @@ from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
-from tandem.engine.base import EngineError, EngineStopped, NoCapacity, ServiceRefused, Tokens
+from tandem.engine.base import EngineError, EngineStopped, HandedOver, NoCapacity, ServiceRefused, Tokens
 from tandem.policies.race.dispatch import NEVER, DispatchState, Side, Start
 from tandem.policies.race.race import Race, RaceAccount, RaceRequest
 
@@ -259,6 +259,8 @@ async def _first_token(
 def _no_room(loss: Exception) -> NoCapacity:
     refusal = loss if isinstance(loss, NoCapacity) else loss.__cause__
     assert isinstance(refusal, NoCapacity)
+    if isinstance(refusal, HandedOver):
+        return refusal
     return NoCapacity(f"{refusal}; the budget is spent", refusal.retry_after_s)
 
 

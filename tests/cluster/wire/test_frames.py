@@ -25,6 +25,7 @@ from tandem.engine.base import (
     EngineStats,
     EngineStopped,
     Forwarded,
+    HandedOver,
     InvalidRequest,
     NoCapacity,
     Sampling,
@@ -216,9 +217,10 @@ def test_errors_keep_their_class(kind: type[EngineError]) -> None:
     assert str(error) == "why"
 
 
-def test_no_capacity_keeps_its_time() -> None:
-    error = frames.Error.of(NoCapacity("full", 2.5)).exception()
-    assert isinstance(error, NoCapacity)
+@pytest.mark.parametrize("kind", [NoCapacity, HandedOver])
+def test_no_capacity_keeps_its_time(kind: type[NoCapacity]) -> None:
+    error = frames.Error.of(kind("full", 2.5)).exception()
+    assert type(error) is kind
     assert error.retry_after_s == 2.5
 
 

@@ -19,6 +19,7 @@ from tandem.engine.base import (
     EngineError,
     EngineStats,
     EngineStopped,
+    HandedOver,
     NoCapacity,
     Sampling,
     ServiceRefused,
@@ -322,6 +323,17 @@ async def test_a_new_answer_goes_where_there_is_room(operation: str) -> None:
     world = World([full, NullEngine()])
     ids, stats = await answer(world, job("cloud"))
     assert (full.fired, ids, stats.replans) == (1, EXPECTED, 1)
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize(("mode", "operation"), [("cloud", "generate"), ("speculative", "verify")])
+async def test_what_has_only_waited_goes_where_there_is_room(mode: str, operation: str) -> None:
+    full = Failing(NullEngine(), operation, 0, lambda: HandedOver("others have room", 0.0))
+    world = World([full, NullEngine()], [NullEngine()])
+    ids, stats = await answer(world, job(mode))
+    assert (full.fired, ids, stats.replans) == (1, EXPECTED, 0)
+    assert not world.gone
+    assert world.wanted[-1].full == (world.snapshot.pools["verifier"][0].key,)
     assert await left_open(world) == 0
 
 

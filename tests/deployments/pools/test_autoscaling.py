@@ -18,6 +18,8 @@ from tandem.deployments.pools.autoscaling import (
 )
 from tandem.deployments.pools.serve_policy import ServePolicy
 from tandem.engine.base import EngineStats
+from tandem.policies.autoscaling import PoolState
+from tandem.policies.autoscaling.forecast import Forecast
 from tandem.policies.scheduling.outstanding import Outstanding
 
 BUSY = EngineStats(
@@ -116,3 +118,21 @@ def test_silence_changes_nothing() -> None:
 def test_settings_that_make_no_sense(said: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValidationError, match=complaint):
         AutoscalingSettings.model_validate(said)
+
+
+def test_the_policy_is_told_how_long_a_start_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serve does not say; it is seen from when a replica was asked for, and when it first reports."""
+    told: list[float | None] = []
+    desired = Forecast.desired
+
+    def noted(self: Forecast, pool: PoolState) -> float:
+        told.append(pool.start_s)
+        return desired(self, pool)
+
+    monkeypatch.setattr(Forecast, "desired", noted)
+    busy = as_numbers(replica_state("", BUSY, places=32), waiting=0.0)
+    policy = ServePolicy(SETTINGS | {"policy": {"name": "forecast"}})
+    for second in range(60):
+        policy(context(2, {"a": busy} if second < 42 else {"a": busy, "b": busy}, 100.0 + second))
+    assert told[0] is None
+    assert told[-1] == pytest.approx(42.0)

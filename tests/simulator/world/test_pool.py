@@ -46,6 +46,27 @@ def test_a_pool_grows_for_those_who_come() -> None:
     assert not result.summary()["failed"]
 
 
+def test_what_only_waits_is_handed_to_a_new_server() -> None:
+    """Four places: twelve of a burst wait for one, and need not wait for it where they came to."""
+    result = run(burst(0.0, 16, tokens=600), target={"engine": {"max_sessions": 4}})
+    assert {answer.server for answer in result.answers} == {0, 1, 2, 3}
+    assert all(answer.tokens == 600 for answer in result.answers)
+    assert all(answer.stats is not None and not answer.stats.replans for answer in result.answers)
+    fixed = run(burst(0.0, 16, tokens=600), target={"engine": {"max_sessions": 4}}, max_replicas=1)
+    begun_s = sorted(answer.ttft_s for answer in result.answers)
+    assert begun_s[3] < 1.0 < 3.0 < begun_s[4], "those who had a place keep it, and servers take 3 s to start"
+    assert begun_s[-1] < 6.0 < fixed.answers[-1].ttft_s
+
+
+def test_handed_over_sessions_keep_their_turn() -> None:
+    """Requests that wait at a full server go before later ones at a server with room."""
+    result = run(
+        [*burst(0.0, 12, tokens=600), *burst(4.2, 8, tokens=600)], target={"engine": {"max_sessions": 4}}
+    )
+    begun_s = [answer.first_s for answer in result.answers]
+    assert max(begun_s[:12]) <= min(begun_s[12:]) + 1e-9
+
+
 def test_servers_are_paid_for_from_when_they_are_asked_for() -> None:
     """One for the whole time; three more from second 1, which takes 16 requests for 4 times the target, to the end of
     the delay and of the drain."""

@@ -18,7 +18,7 @@ from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.request.tokenlog import Origin
-from tandem.engine.base import EngineStopped, NoCapacity, Sampling, ServiceRefused, Tokens
+from tandem.engine.base import EngineStopped, HandedOver, NoCapacity, Sampling, ServiceRefused, Tokens
 from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.cost import PerToken
 from tandem.policies.race.dispatch import BOTH, DEVICE_ONLY, SERVER_ONLY, DispatchState, Side, Start
@@ -160,7 +160,15 @@ async def test_the_device_does_not_start_when_the_server_is_in_time():
     assert (server.begun, device.begun) == (1, 0)
 
 
-@pytest.mark.parametrize("error", [EngineStopped("gone"), NoCapacity("full"), ServiceRefused("no credit")])
+ERRORS = [
+    EngineStopped("gone"),
+    NoCapacity("full"),
+    HandedOver("room elsewhere"),
+    ServiceRefused("no credit"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("broken", ["server", "device"])
 async def test_where_one_cannot_start_the_other_does_at_once(broken: str, error: Exception):
     bad = Failing(Gate(), "open", error=lambda: error)
