@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
-from tandem.deployments.access.guard_note import GuardNote
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
 from tandem.deployments.access.quota import Quota, Standing, Team
 from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, LedgerError
@@ -20,6 +19,9 @@ from tandem.deployments.access.teams import Teams, TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery, recent
 from tandem.deployments.config.settings import LedgerSettings
 from tandem.deployments.request.bill import Charge
+
+if TYPE_CHECKING:
+    from tandem.deployments.access.guard_note import GuardNote  # imports Ray
 
 logger = logging.getLogger("ray.serve")
 
