@@ -22,7 +22,7 @@ from tandem.app.api.admin.teams import TeamChange, TeamForm, add_teams
 from tandem.app.api.admin.usage import add_usage
 from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
-from tandem.app.api.completions.endpoint import answered
+from tandem.app.api.completions.endpoint import answered, kept, resumed
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.objects import ChatCompletion, Completion
 from tandem.app.api.completions.request_log import Record
@@ -32,6 +32,7 @@ from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, described
 from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, no_embeddings
 from tandem.app.api.http.front_page import front_page
+from tandem.app.api.http.kept_streams import KeptStreams
 from tandem.app.api.models.cards import ModelList, ServedModel, model_card, served_model
 from tandem.app.api.responses.endpoints import add_responses
 from tandem.app.api.responses.form import ResponseForm
@@ -58,9 +59,9 @@ def create_api(
         redoc_url=None,
         responses={status: {"model": ErrorReply, "description": why} for status, why in FAILURES.items()},
     )
-    coalescer = coalescer or ChunkCoalescer()
-    _add_openai_endpoints(api, backend, coalescer)
-    add_responses(api, backend, coalescer)
+    coalescer, streams = coalescer or ChunkCoalescer(), KeptStreams()
+    _add_openai_endpoints(api, backend, coalescer, streams)
+    add_responses(api, backend, coalescer, streams)
     add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
     if admin is None:
@@ -90,13 +91,16 @@ def create_api(
     return api
 
 
-def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer) -> None:
+def _add_openai_endpoints(
+    api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer, streams: KeptStreams
+) -> None:
     async def respond(
         wanted: ChatRequest | CompletionRequest, caller: Caller, payer: Caller, record: Record
     ) -> Response:
         admitted = await admit(wanted, backend, payer)
         kind = StreamedAnswer if wanted.stream else WholeAnswer
-        return kind(wanted, admitted, backend, coalescer, record)
+        answer = kind(wanted, admitted, backend, coalescer, record)
+        return kept(answer, caller.account, streams, backend.api) if wanted.tandem.resumable else answer
 
     streamed: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -109,7 +113,9 @@ def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: Chun
         openapi_extra=described(ChatRequest),
     )
     async def chat_completions(request: Request) -> Response:
-        return await answered(request, ChatRequest, backend, respond)
+        return await resumed(request, backend, streams) or await answered(
+            request, ChatRequest, backend, respond
+        )
 
     @api.post(
         "/v1/completions",
@@ -118,7 +124,9 @@ def _add_openai_endpoints(api: FastAPI, backend: ServingBackend, coalescer: Chun
         openapi_extra=described(CompletionRequest),
     )
     async def completions(request: Request) -> Response:
-        return await answered(request, CompletionRequest, backend, respond)
+        return await resumed(request, backend, streams) or await answered(
+            request, CompletionRequest, backend, respond
+        )
 
     @api.get("/v1/models")
     async def models(request: Request) -> ModelList:

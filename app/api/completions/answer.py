@@ -34,18 +34,14 @@ from tandem.app.api.completions.sse import DONE, EventWriter, error_event
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import DISCONNECTED, ApiError, api_error
 from tandem.app.api.http.rate_limit_headers import Headers, rate_limit_headers
+from tandem.app.api.http.sending import PIECE, Sending
 
 EVENT_STREAM = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # or nginx would collect the events
 ]
-
-
-STUCK_S = 60.0
-"""Seconds after which a client that reads nothing of a write is disconnected; up to twice as long."""
-PIECE = 2**16
-"""Bytes of a write, of which a client that reads slowly takes in some within STUCK_S."""
+_HTTP: Scope = {"type": "http"}
 
 
 class AnswerResponse(Response):
@@ -79,7 +75,6 @@ class AnswerResponse(Response):
             request.tandem.paced,
             leave,
         )
-        self._writes, self._writing = 0, False
         self.limits: Headers = []
 
     def new_id(self) -> str:
@@ -87,31 +82,18 @@ class AnswerResponse(Response):
         return ("chatcmpl-" if self.chat else "cmpl-") + secrets.token_hex(12)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.create_task(self._work(scope, receive, partial(self._write, send)))
-        gone = asyncio.create_task(_disconnected(receive))
+        async def work(send: Send) -> None:
+            await self._work(scope, receive, send)
+
+        await Sending(receive, send).run(work, partial(self._record.end, DISCONNECTED))
+
+    async def outliving(self, send: Send) -> None:
+        """Run the jobs without a client whose leaving would end them."""
         try:
-            await self._until_over({work, gone})
-        finally:
-            gone.cancel()
-            if work.cancel():
-                self._record.end(DISCONNECTED)
-        if work.done() and not work.cancelled():
-            work.result()
-
-    async def _until_over(self, tasks: set[asyncio.Task[None]]) -> None:
-        """Return when one of the tasks is done, or the client takes in nothing."""
-        seen = -1  # the write that was under way when this was last looked at
-        while True:
-            done, _ = await asyncio.wait(tasks, timeout=STUCK_S, return_when=asyncio.FIRST_COMPLETED)
-            if done or (self._writing and self._writes == seen):
-                return
-            seen = self._writes if self._writing else -1
-
-    async def _write(self, send: Send, message: Message) -> None:
-        self._writes += 1
-        self._writing = True
-        await send(message)
-        self._writing = False
+            await self._work(_HTTP, _silence, send)
+        except asyncio.CancelledError:
+            self._record.end(DISCONNECTED)
+            raise
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -326,7 +308,7 @@ async def send_json(reply: bytes, limits: Headers, send: Send) -> None:
         await send({"type": "http.response.body", "body": reply[begin:end], "more_body": end < len(reply)})
 
 
-async def _disconnected(receive: Receive) -> None:
-    """Return when the client has gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _silence() -> Message:
+    """Receive nothing."""
+    await asyncio.Event().wait()
+    return {}

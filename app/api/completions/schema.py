@@ -153,6 +153,7 @@ class TandemOptions(StrictForm):
     paced: whether to deliver the stream no faster than `reader_rate`.
     budget: in races, share of prompt tokens for the constrained endpoint; at most the key's.
     exchange_rate: dollars that a joule of the device is worth; at most the key's.
+    resumable: whether the stream goes on for a while without its client, who may come back to it.
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
@@ -164,6 +165,13 @@ class TandemOptions(StrictForm):
     paced: bool = False
     budget: float | None = Field(default=None, ge=0, le=1)
     exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
+    resumable: bool = False
+
+    def check(self, stream: bool) -> None:
+        """Raise ValueError for options that a stream alone may have, where it is none."""
+        for name in ("paced", "resumable"):
+            if getattr(self, name) and not stream:
+                raise ValueError(f"tandem.{name} is only allowed where stream is true")
 
     @property
     def named(self) -> str | tuple[str, ...] | None:
@@ -228,8 +236,7 @@ class Generation(AnswerForm):
     def _options_belong_to_streams(self) -> Generation:
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is only allowed where stream is true")
-        if self.tandem.paced and not self.stream:
-            raise ValueError("tandem.paced is only allowed where stream is true")
+        self.tandem.check(self.stream)
         return self
 
     @model_validator(mode="after")

@@ -20,6 +20,7 @@ class ApiSettings(Strict):
         repetition_penalty where a request names none; false: OpenAI's defaults.
     cors_origins: origins of web pages that may use the API from a browser.
     drain_s: time that a replaced replica of the API has to finish its answers.
+    resume_s: time for which a resumable stream goes on, and is kept, without a client; 0: none is resumable.
     responses: memory for the responses of /v1/responses.
     """
 
@@ -31,4 +32,5 @@ class ApiSettings(Strict):
     generation_config: bool = True
     cors_origins: tuple[str, ...] = ()
     drain_s: float = Field(300.0, ge=0)
+    resume_s: float = Field(60.0, ge=0, le=3600)
     responses: KeptSettings = KeptSettings()

@@ -8,13 +8,14 @@ import msgspec
 from fastapi import FastAPI, Query, Request, Response
 
 from tandem.app.api.completions.admission import admit
-from tandem.app.api.completions.endpoint import answered
+from tandem.app.api.completions.endpoint import answered, kept
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.http.auth import authenticate
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.bodies import described
 from tandem.app.api.http.errors import ApiError
+from tandem.app.api.http.kept_streams import KeptStreams
 from tandem.app.api.responses.answer import Asked, Conversation, StreamedResponse, WholeResponse
 from tandem.app.api.responses.form import ResponseForm
 from tandem.app.api.responses.items import Item
@@ -26,21 +27,24 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add_responses(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer) -> None:
+def add_responses(
+    api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer, streams: KeptStreams
+) -> None:
     """Add the endpoints."""
 
     async def respond(form: ResponseForm, caller: Caller, payer: Caller, record: Record) -> Response:
         before: list[Item] = []
         if form.previous_response_id is not None:
-            kept = await _kept(backend, caller.account, form.previous_response_id)
-            if kept is None:
+            found = await _kept(backend, caller.account, form.previous_response_id)
+            if found is None:
                 raise _previous_not_found(form.previous_response_id)
-            before = kept.whole()
+            before = found.whole()
         asked = Asked(form, before, caller.account)
         chat = asked.chat()
         admitted = await admit(chat, backend, payer)
         kind = StreamedResponse if form.stream else WholeResponse
-        return kind(asked, chat, admitted, backend, coalescer, record)
+        answer = kind(asked, chat, admitted, backend, coalescer, record)
+        return kept(answer, caller.account, streams, backend.api) if form.tandem.resumable else answer
 
     @api.post(
         "/v1/responses",
@@ -51,14 +55,25 @@ def add_responses(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalesc
     async def responses(request: Request) -> Response:
         return await answered(request, ResponseForm, backend, respond)
 
-    @api.get("/v1/responses/{id}", response_model=ResponseObject)
-    async def response(request: Request, id: str) -> Response:
-        """Show a response that is still kept."""
+    @api.get("/v1/responses/{id}", response_model=ResponseObject, responses=_STREAMED)
+    async def response(
+        request: Request,
+        id: str,
+        stream: bool = False,
+        starting_after: Annotated[int | None, Query(ge=0)] = None,
+    ) -> Response:
+        """Show a response that is still kept, or with `stream` the events of a resumable one, behind one of them."""
         caller = await authenticate(request, backend)
-        kept = await _kept(backend, caller.account, id)
-        if kept is None:
+        if stream:
+            after = -1 if starting_after is None else starting_after
+            return streams.resume(caller.account, id, after, backend.api.resume_s)
+        if starting_after is not None:
+            message = "starting_after is only allowed where stream is true"
+            raise ApiError(400, message, code="invalid_value", param="starting_after")
+        found = await _kept(backend, caller.account, id)
+        if found is None:
             raise _not_found(id)
-        return Response(bytes(kept.response), media_type="application/json")
+        return Response(bytes(found.response), media_type="application/json")
 
     @api.get("/v1/responses/{id}/input_items")
     async def input_items(
@@ -70,10 +85,10 @@ def add_responses(api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalesc
     ) -> InputItems:
         """Show the conversation before a response's output, the latest items first."""
         caller = await authenticate(request, backend)
-        kept = await _kept(backend, caller.account, id)
-        if kept is None:
+        found = await _kept(backend, caller.account, id)
+        if found is None:
             raise _not_found(id)
-        items = kept.items if order == "asc" else kept.items[::-1]
+        items = found.items if order == "asc" else found.items[::-1]
         ids = [item["id"] for item in items]
         if after is not None and after not in ids:
             raise _no_such_item(after)

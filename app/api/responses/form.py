@@ -174,8 +174,7 @@ class ResponseForm(AnswerForm):
     def _options_belong_to_streams(self) -> ResponseForm:
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is only allowed where stream is true")
-        if self.tandem.paced and not self.stream:
-            raise ValueError("tandem.paced is only allowed where stream is true")
+        self.tandem.check(self.stream)
         return self
 
     def chat(self, before: Sequence[Item]) -> ResponseChat:

@@ -240,6 +240,7 @@ async def test_the_documentation_is_complete(http):
         "window",
         "reader_rate",
         "paced",
+        "resumable",
         "budget",
         "exchange_rate",
         "min_quality",

@@ -12,13 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tandem.app.api.completions import answer
 from tandem.app.api.completions.admission import admit
-from tandem.app.api.completions.answer import PIECE, STUCK_S, AnswerResponse, StreamedAnswer, WholeAnswer
+from tandem.app.api.completions.answer import AnswerResponse, StreamedAnswer, WholeAnswer
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.schema import CompletionRequest
+from tandem.app.api.http import sending
 from tandem.app.api.http.errors import DISCONNECTED
+from tandem.app.api.http.sending import PIECE, STUCK_S
 from tandem.app.api.routes import create_api
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller, Role
@@ -82,7 +83,7 @@ async def test_a_place_is_free_when_the_jobs_are_over(backend: NullBackend, addr
 async def test_a_client_that_does_not_read_is_let_go(
     backend: NullBackend, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer, "STUCK_S", 0.5)
+    monkeypatch.setattr(sending, "STUCK_S", 0.5)
     backend.hold_after = 300
     async with deaf(address, None, stream=True) as client:
         await times(8, backend.held)
