@@ -54,6 +54,7 @@ BENCHMARKS = {
     "real_pairs": Benchmark("real.pairs", 4),
     "real_profile": Benchmark("real.profile", 4),
     "real_record": Benchmark("real.recording", 12),
+    "real_sketch": Benchmark("real.sketch", 12),
     "chaos": Benchmark("robustness.chaos", 6),
     "connections": Benchmark("robustness.connections", 6),
     "bills": Benchmark("robustness.bills", 8),

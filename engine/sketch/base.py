@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tandem.engine.base import Grammar
 from tandem.engine.text.tokenizer import Tokenizer
+
+SLACK = 10
+"""Tokens that a sketch may have more or less than was asked for, as PICE has seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +19,12 @@ class Sketch:
 
     expected: its stated length of the full answer, tokens; None if not stated yet.
     notes: its complete short sentences, each in tokens.
+    tokens: that the model has written for it; 0: not counted.
     """
 
     expected: int | None = None
     notes: tuple[tuple[int, ...], ...] = ()
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +41,42 @@ class Question:
     text: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Extent of a sketch that is asked for, and kept to SLACK tokens.
+
+    tokens: of the sketch.
+    answer: tokens of the answer that it is to be a sketch of.
+    """
+
+    tokens: int
+    answer: int
+
+
 class SketchFormat(Protocol):
-    """A way to ask."""
+    """A way to ask.
+
+    states_length: whether a sketch begins with a length of the answer that can be relied on, as the model was trained
+        for it.
+    """
+
+    states_length: bool
 
     @property
     def end(self) -> int:
         """The token that an answer ends with."""
         ...
 
-    def sketch(self, question: Question) -> list[int] | None:
-        """The prompt for a sketch; None: there is none for such a question."""
+    def sketch(self, question: Question, extent: Extent | None = None) -> list[int] | None:
+        """The prompt for a sketch; None: there is none for such a question, or that extent needs none of its own."""
+        ...
+
+    def sketch_form(self, extent: Extent | None) -> Grammar | None:
+        """The form of what is written after that prompt; None for any."""
+        ...
+
+    def sentence_form(self) -> Grammar | None:
+        """The form of an expansion; None for any."""
         ...
 
     def read(self, written: Sequence[int], ended: bool) -> Sketch:
@@ -55,8 +87,10 @@ class SketchFormat(Protocol):
         """The prompt for the sentence that tells the note of this number, in sight of the others."""
         ...
 
-    def clean(self, written: Sequence[int], sketch: Sketch, note: int) -> list[int]:
-        """Return what of such an answer is the sentence; empty if nothing is."""
+    def clean(
+        self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
+    ) -> list[int]:
+        """Return what of the answer to that prompt is the sentence, empty if nothing is; whether the model `ended`."""
         ...
 
     def sentence(self, question: Question, written: Sequence[int], number: int) -> list[int]:

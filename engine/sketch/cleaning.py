@@ -36,15 +36,23 @@ def same(text: str) -> str:
 
 def sentence_of(text: str, others: Iterable[str]) -> str:
     """Return one point's text of an answer: no thoughts, preamble, list mark or enclosing quotes, nothing twice, and
-    none of the `others`, the notes of other points, which small models like to recite."""
-    recited = {same(other) for other in others}
+    none of the `others`, the notes of other points, which small models like to recite; nothing if it recites most."""
+    recited = {same(other) for other in others} - {""}
     text = _PREAMBLE.sub("", without_thoughts(text).strip())
     lines = [line for line in text.split("\n\n")[0].splitlines() if same(unmarked(line)) not in recited]
     text = " ".join(unmarked(line) for line in lines).strip()
     text = _PREAMBLE.sub("", text)
+    if sum(other in same(text) for other in recited) > max(1, len(recited) / 2):
+        return ""
     if len(text) > 1 and _QUOTES.get(text[0]) == text[-1]:
         text = text[1:-1].strip()
     return "".join(_once(text)).strip()
+
+
+def whole(text: str) -> str:
+    """Return the whole sentences of a text that was broken off; empty if there is none."""
+    ends = list(re.finditer(r"[.!?][\"'”’)]*(?=\s|\Z)|[。！？][”’」）]*", text))
+    return text[: ends[-1].end()] if ends else ""
 
 
 def _once(text: str) -> Iterator[str]:

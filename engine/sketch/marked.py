@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tandem.engine.base import InvalidRequest
-from tandem.engine.sketch.base import Question, Sketch, TextFormat
+from tandem.engine.sketch.base import Extent, Question, Sketch, TextFormat
 from tandem.engine.text.tokenizer import Tokenizer
 
 ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE = "<|a|>", "<|s|>", "<|len|>", "<|;|>", "<|x|>", "<|e|>"
@@ -18,6 +18,8 @@ ANSWER, SKETCH, LENGTH, NEXT, EXPAND, SENTENCE = "<|a|>", "<|s|>", "<|len|>", "<
 
 class MarkedFormat(TextFormat):
     """Sketch format with marks of the vocabulary. Raises InvalidRequest if the vocabulary lacks them."""
+
+    states_length = True
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
@@ -34,9 +36,17 @@ class MarkedFormat(TextFormat):
         except InvalidRequest:
             return None
 
-    def sketch(self, question: Question) -> list[int] | None:
+    def sketch(self, question: Question, extent: Extent | None = None) -> list[int] | None:
+        """Return the prompt. No extent has one of its own: a sketch is as long as the model was trained to make it,
+        about 0.3 of the answer, in notes of two or three words, which cannot be fewer."""
         *asked, last = question.prompt
-        return [*asked, self._sketch, self._length] if last == self._answer else None
+        return [*asked, self._sketch, self._length] if last == self._answer and extent is None else None
+
+    def sketch_form(self, extent: Extent | None) -> None:
+        return None
+
+    def sentence_form(self) -> None:
+        return None
 
     def read(self, written: Sequence[int], ended: bool) -> Sketch:
         head, *notes = self._split(written)
@@ -59,9 +69,11 @@ class MarkedFormat(TextFormat):
             self._sentence,
         ]
 
-    def clean(self, written: Sequence[int], sketch: Sketch, note: int) -> list[int]:
-        """Return all: who was trained for sentences writes nothing else."""
-        return list(written)
+    def clean(
+        self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
+    ) -> list[int]:
+        """Return all, unless it has no end: a model that was trained for sentences writes nothing else."""
+        return list(written) if ended else []
 
     def sentence(self, question: Question, written: Sequence[int], number: int) -> list[int]:
         """Sentences are spelt with the space before them."""

@@ -1,38 +1,41 @@
-"""Sketches of any chat model, asked for in words (PICE's prompts, with examples of the form that is read here)."""
+"""Sketches of any chat model, asked for in words, and held to their form by grammars."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from tandem.engine.sketch.base import Question, Sketch, TextFormat
-from tandem.engine.sketch.cleaning import sentence_of, without_thoughts
+from tandem.engine.base import Grammar
+from tandem.engine.sketch.base import Extent, Question, Sketch, TextFormat
+from tandem.engine.sketch.cleaning import same, sentence_of, whole, without_thoughts
 from tandem.policies.sketch.wording import read
 
-ASK = """Do not answer the question below yet. Write a sketch of its answer: first, on a line of its own, how many \
-words the full answer needs; then one line for each sentence of the full answer, in order, numbered, of two to ten \
-words, which together say all that the answer says. Write nothing else.
+ASK = """{query}
 
-Question: Why do leaves change colour in autumn?
-Words: 90
-1. less daylight, cooler nights
-2. trees stop making chlorophyll
-3. green fades within weeks
-4. yellow carotenoids were there before
-5. red anthocyanins form from trapped sugar
-6. then leaves fall to save water
+Do not answer yet. Write only the outline of your answer: up to {lines} numbered lines, one for each point of the \
+answer, in order, each of about {words} words that tell what the point says. No introduction, no conclusion."""
+EXPAND_ITEM = """{query}
 
-Question: Which two ways are there of boiling an egg?
-Words: 40
-1. soft: six minutes, runny yolk
-2. hard: ten minutes, firm yolk
-3. cold water stops both
-
-Question: {query}"""
+Your answer is a list, of which you write one point alone: {note}. Tell the reader something useful about it in one or \
+two sentences."""
+"""Without the other points, which small models recite where they see them."""
 EXPAND = (
-    "I have a question about {query}. The simplification answer is as follows:\n{sketch}\nNow, please help me "
-    "complete and only complete the writing of a short sentence {sentence}. Do not continue with other sentences!"
+    "I have a question about {query}. The simplification answer is as follows: {notes}. Now, please help me "
+    "complete and only complete the writing of a short sentence {note}. Do not continue with other sentences!"
 )
+"""PICE's own, but for the sketch on one line: small models recite one of several lines."""
+POINT = 50
+"""Tokens of a point of an ordinary model's answer, about."""
+LINES = (3, 12)
+"""Least and most lines of a sketch that is asked for."""
+LINE = 4
+"""Tokens of a line beside its words, about: number and end."""
+WORDS = (3, 40)
+"""Least and most words of a line."""
+ONE_LINE = Grammar("regex", r" ?[^\s\d*#>-][^\n]{12,}[.!?。！？][\"'”’)]?")
+"""Form of an expansion: a line that begins as no list does, and ends as a sentence does."""
+WORD = r"[\w'’()/&%$€+.-]{1,30}[,:;]?"
+"""Form of a word. Punctuation comes last: where a line may have no further word, a model would go on behind a comma."""
 LISTED = frozenset({"list", "points", "advice"})
 """Ways of asking that a numbered list answers."""
 WORDS_A_TOKEN = 0.75
@@ -51,18 +54,33 @@ _NOTE = re.compile(r"^\s*(?:\*\*|__)?\s*(?:\(?\d{1,3}\s*[.):、．)]|[-*•]\s)\
 class PromptedFormat(TextFormat):
     """Sketch format that asks in words, for models without marks."""
 
-    def sketch(self, question: Question) -> list[int] | None:
-        return self._asked(question, ASK.format(query=question.text)) if question.chat else None
+    states_length = False  # ordinary models say 100 of any answer
+
+    def sketch(self, question: Question, extent: Extent | None = None) -> list[int] | None:
+        if not question.chat:
+            return None
+        lines, words = shape(extent)
+        return self._asked(question, ASK.format(query=question.text, lines=lines, words=words))
+
+    def sketch_form(self, extent: Extent | None) -> Grammar:
+        lines, words = shape(extent)
+        line = rf"[1-9][0-9]?\. {WORD}( {WORD}){{0,{words + words // 2}}}\n"
+        return Grammar("regex", rf"({line}){{2,{lines}}}")
+
+    def sentence_form(self) -> Grammar:
+        return ONE_LINE
 
     def read(self, written: Sequence[int], ended: bool) -> Sketch:
         """Lines that are no note are passed over, and so is what the model thinks."""
         lines = without_thoughts(self._tokenizer.decode(written)).splitlines(keepends=True)
         if not ended and lines and not lines[-1].endswith("\n"):
             lines.pop()
-        expected, notes = None, list[tuple[int, ...]]()
+        expected, notes, seen = None, list[tuple[int, ...]](), set[str]()
         for line in lines:
             if note := _NOTE.match(line):
-                if text := note[1].replace("**", "").replace("__", "").strip():
+                text = note[1].replace("**", "").replace("__", "").strip()
+                if text and (key := same(text)) not in seen:  # small models go round in circles
+                    seen.add(key)
                     notes.append(tuple(self._tokenizer.encode_bytes(text.encode())))
             elif expected is None and (length := _LENGTH.match(line.strip())):
                 words = int(re.sub(r"\D", "", length[1] or length[2]))
@@ -70,14 +88,24 @@ class PromptedFormat(TextFormat):
         return Sketch(expected, tuple(notes))
 
     def expand(self, question: Question, sketch: Sketch, note: int) -> list[int]:
-        lines = "\n".join(f"{i}. {self.text(each)}" for i, each in enumerate(sketch.notes, 1))
-        sentence = self.text(sketch.notes[note])
-        return self._asked(question, EXPAND.format(query=question.text, sketch=lines, sentence=sentence))
+        """Return the prompt; an item of a list has its label in place of the beginning of the answer."""
+        notes, label = "; ".join(map(self.text, sketch.notes)), self.text(sketch.notes[note])
+        if not listed(question.text):
+            return self._asked(question, EXPAND.format(query=question.text, notes=notes, note=label))
+        asked = self._asked(question, EXPAND_ITEM.format(query=question.text, note=label))
+        return [*asked, *self._tokenizer.encode_bytes(f"{label}:".encode())]
 
-    def clean(self, written: Sequence[int], sketch: Sketch, note: int) -> list[int]:
-        """Return the point's text alone; see `cleaning.sentence_of`."""
+    def clean(
+        self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
+    ) -> list[int]:
+        """Return the point's text alone, behind its label if it is an item; see `cleaning.sentence_of`."""
         others = [self.text(each) for i, each in enumerate(sketch.notes) if i != note]
-        return self._tokenizer.encode_bytes(sentence_of(self._tokenizer.decode(written), others).encode())
+        text = sentence_of(self._tokenizer.decode(written), others)
+        if not ended:
+            text = whole(text)
+        if text and listed(question.text):
+            text = f"**{self.text(sketch.notes[note]).rstrip('.:')}**: {text}"
+        return self._tokenizer.encode_bytes(text.encode())
 
     def sentence(self, question: Question, written: Sequence[int], number: int) -> list[int]:
         """Return the text as an item where the question asks for a list, else after one space unless it is the
@@ -95,6 +123,15 @@ class PromptedFormat(TextFormat):
         """Return the conversation with other words at its end."""
         *before, last = question.chat
         return self._tokenizer.render_chat([*before, {**last, "content": wording}])
+
+
+def shape(extent: Extent | None) -> tuple[int, int]:
+    """Return the most lines of a sketch of that extent, and the words of a line."""
+    if extent is None:
+        return LINES[1], 8
+    lines = min(max(LINES[0], round(extent.answer / POINT)), LINES[1])
+    words = round((extent.tokens / lines - LINE) * WORDS_A_TOKEN)
+    return lines, min(max(WORDS[0], words), WORDS[1])
 
 
 def listed(question: str) -> bool:

@@ -14,7 +14,7 @@ from math import exp
 
 import numpy as np
 
-from tandem.engine.sketch.base import Question, Sketch
+from tandem.engine.sketch.base import SLACK, Extent, Question, Sketch
 from tandem.simulator.engines.script import EOS, TOKEN, Script
 from tandem.simulator.workload import Outline, Request
 
@@ -46,6 +46,7 @@ class ScriptedFormat:
     """Scripted counterpart of `engine.sketch.base.SketchFormat`."""
 
     end = EOS
+    states_length = True
 
     def __init__(self, script: Script, shape: SketchShape) -> None:
         self._script, self._shape = script, shape
@@ -53,28 +54,43 @@ class ScriptedFormat:
         self._of: dict[int, tuple[int, Outline]] = {}  # first token and outline, by the question's number
         self._next = SKETCHES
 
-    def sketch(self, question: Question) -> list[int]:
+    def sketch(self, question: Question, extent: Extent | None = None) -> list[int] | None:
         number = question.prompt[0]
-        if number not in self._of:
-            request = self._script.request(number)
-            outline = request.outline or self._drawn(number, request)
-            self._of[number], self._begun[self._next] = (self._next, outline), outline
-            self._next += outline.tokens + 1
-        first, outline = self._of[number]
+        if number in self._of:
+            first, outline = self._of[number]
+            if extent is None:
+                return self._asked(question, first, outline)
+            if abs(outline.tokens - extent.tokens) <= SLACK:
+                return None
+        request = self._script.request(number)
+        outline = request.outline or self._drawn(number, request, extent)
+        first = self._next
+        self._of[number], self._begun[first] = (first, outline), outline
+        self._next += outline.tokens + 1
+        return self._asked(question, first, outline)
+
+    def _asked(self, question: Question, first: int, outline: Outline) -> list[int]:
         tokens = len(question.prompt) + self._shape.asking
         return [*self._script.add(Request(0.0, tokens, outline.tokens + 1), first)]
 
-    def _drawn(self, number: int, request: Request) -> Outline:
+    def _drawn(self, number: int, request: Request, extent: Extent | None) -> Outline:
         shape = self._shape
         tokens = max(1, request.output_tokens - 1)
         sentences = max(1, round(tokens / shape.sentence))
         random = np.random.Generator(np.random.PCG64([shape.seed, number]))
         expected = max(1, round(tokens * exp(random.normal(0.0, shape.length_error))))
-        written = max(2 * sentences, round(shape.share * tokens))
+        wanted = round(shape.share * tokens) if extent is None else extent.tokens - HEAD
+        written = max(2 * sentences, wanted)
         notes = tuple((HEAD + begin, HEAD + end) for begin, end in _parts(written, sentences))
         return Outline(
             expected, HEAD + written, notes, tuple(end - begin for begin, end in _parts(tokens, sentences))
         )
+
+    def sketch_form(self, extent: Extent | None) -> None:
+        return None
+
+    def sentence_form(self) -> None:
+        return None
 
     def read(self, written: Sequence[int], ended: bool) -> Sketch:
         if not written or written[0] == EOS:
@@ -97,8 +113,10 @@ class ScriptedFormat:
         begin = sum(outline.sentences[:note])
         return [*self._script.add(wanted, TOKEN + begin, (first, shared))]
 
-    def clean(self, written: Sequence[int], sketch: Sketch, note: int) -> list[int]:
-        return list(written)
+    def clean(
+        self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
+    ) -> list[int]:
+        return list(written) if ended else []
 
     def sentence(self, question: Question, written: Sequence[int], number: int) -> list[int]:
         return [token for token in written if token != EOS]

@@ -42,6 +42,7 @@ OTHER_TEMPERATURE = 0.7
 class Counts(Protocol):
     """Counters of an expansion: see `deployments.modes.sketch.Sketched`."""
 
+    own: int
     groups: int
     candidates: int
     rewritten: int
@@ -75,6 +76,8 @@ class _Sentence:
 class Expansion:
     """Expansion of one answer. It outlives the loss of endpoints, the target's included: written text stays.
 
+    Of a sketch that is shorter than planned, the target writes as many of the first sentences itself as make up for it.
+
     given_up: whether no endpoint is left to expand it, or the target will be quicker.
     """
 
@@ -102,6 +105,9 @@ class Expansion:
         self._placed_s: float | None = None  # since when it has a place
         expected = sketch.expected or job.sampling.max_tokens
         self._sentence_tokens = max(1, expected // len(self._sentences))
+        spare = plan.sketch - sketch.tokens if sketch.tokens else 0
+        self._own = min(max(0, spare // self._sentence_tokens), len(self._sentences) - 1)
+        counts.own += self._own
 
     @property
     def whole(self) -> bool:
@@ -124,7 +130,8 @@ class Expansion:
     async def next(self) -> list[int] | None:
         """Return the next sentence's tokens; None if no endpoint is left to write it, and the target must finish."""
         sentence = self._sentences[self._next]
-        while not self._decidable(sentence):
+        own = self._next < self._own
+        while not own and not self._decidable(sentence):
             if all(task.done() for task in self._work):
                 for task in self._work:
                     task.result()  # a fault of our own is no bad luck
@@ -145,7 +152,7 @@ class Expansion:
                     return None
         chosen = self._best(sentence)
         if chosen is None:
-            self._counts.rewritten += 1
+            self._counts.rewritten += not own
             chosen = await self._rewritten(self._next)
             if chosen is None:
                 self.given_up = True
@@ -180,7 +187,8 @@ class Expansion:
         far."""
         assert self._placed_s is not None
         elapsed_s = self._now() - self._placed_s
-        there = sum(any(sentence.written.values()) for sentence in self._sentences) / len(self._sentences)
+        theirs = self._sentences[self._own :]
+        there = sum(any(sentence.written.values()) for sentence in theirs) / len(theirs)
         self._behind = not there or elapsed_s / there > elapsed_s + self._target_s
         return self._behind
 
@@ -240,7 +248,9 @@ class Expansion:
     def _missing(self, number: int) -> list[int]:
         """Sentences that have not gone out and of which this candidate is not there."""
         return [
-            i for i in range(self._next, len(self._sentences)) if number not in self._sentences[i].written
+            i
+            for i in range(max(self._next, self._own), len(self._sentences))
+            if number not in self._sentences[i].written
         ]
 
     async def _write(self, id: int, place: Place, number: int, missing: Sequence[int]) -> None:
@@ -308,9 +318,9 @@ class Expansion:
                 ids += tokens.ids
                 log_p += sum(each.logprob for each in tokens.logprobs or ())
                 finish = tokens.finish
-        kept = self._format.clean(ids, self._sketch, i)
+        kept = self._format.clean(self._question, self._sketch, i, ids, finish == "stop")
         text = self._format.text(kept)
-        if finish != "stop" or not text or text == self._sentences[i].note:
+        if not text or text == self._sentences[i].note:
             return None, len(ids)
         return Written(kept, text, log_p if self._scored(session.endpoint) else None), len(ids)
 
@@ -331,6 +341,7 @@ class Expansion:
             stop_tokens=(),
             reader_rate=UNSEEN_RATE,
             logprobs=0 if self._scored(endpoint) else -1,
+            grammar=self._format.sentence_form(),
         )
 
 

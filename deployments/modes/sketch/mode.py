@@ -12,7 +12,8 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 import msgspec
@@ -26,8 +27,8 @@ from tandem.deployments.request.job import Delta, Figures, Job, UnknownMode
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
-from tandem.engine.base import ContextOverflow, Sampling, Tokens
-from tandem.engine.sketch.base import Question, Sketch, SketchFormat
+from tandem.engine.base import ContextOverflow, Grammar, Sampling, Tokens
+from tandem.engine.sketch.base import Extent, Question, Sketch, SketchFormat
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.sketch_length import Reason
 
@@ -35,6 +36,8 @@ LEAST_SKETCH = 48
 """Tokens that any sketch may have, its length included."""
 SKETCH_ROOM = 2.0
 """Factor on its planned length beyond which a sketch counts as endless."""
+ANSWER_TOKENS = 300.0
+"""Tokens of an answer from a target that cannot tell, until some were seen."""
 ASK_AGAIN_S = 10.0
 """Seconds for which no target is asked for a length after no answer could be worth a sketch."""
 INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
@@ -52,6 +55,7 @@ class Sketched(Figures):
     tokens: tokens of these sketches, as the target wrote them.
     expected_tokens: tokens that the target expected of the expanded answers.
     notes: short sentences in the sketches.
+    own: first sentences that the target was to write itself, as its sketches were shorter than planned.
     groups: sequences in which an endpoint wrote sentences one after the other, over all candidates.
     candidates: expansions of a sentence to choose from, summed over the sentences.
     rewritten: sentences that the target wrote, as no expansion was good enough.
@@ -70,6 +74,7 @@ class Sketched(Figures):
     tokens: int = 0
     expected_tokens: int = 0
     notes: int = 0
+    own: int = 0
     groups: int = 0
     candidates: int = 0
     rewritten: int = 0
@@ -116,11 +121,13 @@ class Seen:
     """State shared by the requests of one process.
 
     target_token_s: the target's seconds per token.
+    answer_tokens: tokens of the target's own answers to questions whose answers can be sketched.
     hopeless_s: until when no answer is worth a sketch, on the event loop's clock; None if some are.
     why: the reason for which none is.
     """
 
     target_token_s: MovingAverage = field(default_factory=MovingAverage)
+    answer_tokens: MovingAverage = field(default_factory=partial(MovingAverage, ANSWER_TOKENS))
     hopeless_s: float | None = None
     why: str = ""
 
@@ -154,12 +161,15 @@ class SketchRun(ModeRun):
         self._options = job.asked(SketchOptions)
         self._format, self._expanders = format, expanders
         self._question = job.question or Question(job.prompt)
+        self._prompt: list[int] | None = None  # for the sketch
+        self._extent: Extent | None = None  # that was asked for
+        self._expected = 0  # tokens of the answer
         self._written: list[int] = []  # of the sketch
         self._lines = 0  # of it, that were shown
         self._shown = 0  # tokens of the log that these are
         self._plan: SketchPlan | None = None
         self._expansion: Expansion | None = None
-        self._in_full = False
+        self._in_full = self._suits = False
         self._pace_s = 0.0  # seconds that the target has taken for a token of this request; 0: not known yet
 
     async def run(
@@ -180,44 +190,101 @@ class SketchRun(ModeRun):
 
     async def _sketch(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
         """Have it written. Afterwards there is an expansion, or the answer is to be in full."""
-        job, format = self._job, self._format
-        prompt = format.sketch(self._question)
-        if prompt is None or not divisible(job.sampling):
-            self._refuse(INDIVISIBLE)
-            return
-        if not self._settings.suitable(self._question):
-            self._refuse(UNSUITABLE)
-            return
-        if job.sampling.max_tokens < self._shortest:
-            self._refuse(SHORT)
-            return
-        if not self._seen.worth_asking(asyncio.get_running_loop().time()):
-            self._refuse(self._seen.why)
-            return
-        try:
-            await target.open(prompt, _of_sketch(job.sampling), self._written)
-        except ContextOverflow:  # asking for it takes more words than the question
-            self._refuse(NO_ROOM)
+        format = self._format
+        if self._prompt is None and (reason := await self._asking()):
+            self._refuse(reason)
             return
         sketch, reason = Sketch(), ""
-        async with aclosing(self._timed(target)) as stream:
-            async for tokens in stream:
-                self._written += tokens.ids
-                sketch = format.read(self._written, tokens.finish == "stop")
-                if reason := await self._objection(sketch, tokens.finish):
-                    break
-                if self._options.show_sketch and (ids := self._new_lines(sketch, tokens.finish is not None)):
-                    ids, finish = cut(ids, format.end, job.sampling, len(log))
-                    self._shown += len(ids)
-                    yield Delta(ids, [Origin.SKETCH] * len(ids), finish, position=len(log))
-        await target.cancel()
+        while self._prompt is not None:
+            sampling = _of_sketch(self._job.sampling, format.sketch_form(self._extent))
+            try:
+                await target.open(self._prompt, sampling, self._written)
+            except ContextOverflow:  # asking for it takes more words than the question
+                self._refuse(NO_ROOM)
+                return
+            again = None
+            async with aclosing(self._timed(target)) as stream:
+                async for tokens in stream:
+                    self._written += tokens.ids
+                    sketch = self._read(tokens.finish)
+                    if reason := await self._objection(sketch, tokens.finish):
+                        break
+                    if again := self._otherwise():
+                        break
+                    if self._options.show_sketch and (
+                        ids := self._new_lines(sketch, tokens.finish is not None)
+                    ):
+                        ids, finish = cut(ids, format.end, self._job.sampling, len(log))
+                        self._shown += len(ids)
+                        yield Delta(ids, [Origin.SKETCH] * len(ids), finish, position=len(log))
+            await target.cancel()
+            if again is None:
+                break
+            self._prompt, self._written = again, []
         if reason:
             self._refuse(reason)
         else:
             self._begin_expansion(sketch)
 
+    async def _asking(self) -> str:
+        """Find the prompt for the sketch; return why there is none, "" if there is."""
+        reason, extent = self._ruled_out(), None
+        if not reason and not self._format.states_length:
+            extent, reason = await self._wanted()
+        if not reason:
+            self._extent = extent
+            self._prompt = self._format.sketch(self._question, extent) or self._format.sketch(self._question)
+        return reason
+
+    def _read(self, finish: str | None) -> Sketch:
+        """Return the sketch so far, with the length that was expected if it states none."""
+        sketch = self._format.read(self._written, finish == "stop")
+        if self._format.states_length or self._extent is None:
+            return sketch
+        return replace(sketch, expected=self._extent.answer)
+
+    def _otherwise(self) -> list[int] | None:
+        """Return the prompt for a sketch of the planned length, once the model has stated the answer's; None if it may
+        go on as it does."""
+        if self._plan is None or self._extent is not None or self._lines:
+            return None
+        self._extent = Extent(self._plan.sketch, self._expected)
+        return self._format.sketch(self._question, self._extent)
+
+    def _ruled_out(self) -> str:
+        """Return why there is no sketch, as far as nobody need be asked; "" otherwise."""
+        if self._format.sketch(self._question) is None or not divisible(self._job.sampling):
+            return INDIVISIBLE
+        if not self._settings.suitable(self._question):
+            return UNSUITABLE
+        self._suits = True
+        if self._job.sampling.max_tokens < self._shortest:
+            return SHORT
+        if not self._seen.worth_asking(asyncio.get_running_loop().time()):
+            return self._seen.why
+        return ""
+
+    async def _wanted(self) -> tuple[Extent | None, str]:
+        """Return how much of a sketch is wanted from a target that cannot tell how long its answer will be, or why none
+        is. Answers to such questions are taken to be as long as those before."""
+        expected = min(self._job.sampling.max_tokens, round(self._seen.answer_tokens.value))
+        self._plan = await self._planned(expected)
+        self._note_hope(self._plan)
+        if not self._plan.sketch:
+            return None, self._plan.reason
+        return Extent(self._plan.sketch, expected), ""
+
+    def _note_hope(self, plan: SketchPlan) -> None:
+        """Remember whether any answer is worth a sketch."""
+        if not plan.hopeless:
+            self._seen.hopeless_s = None
+        elif not self._options.min_quality and expanding_devices(self._job) is None:
+            self._seen.hopeless_s = asyncio.get_running_loop().time() + ASK_AGAIN_S
+            self._seen.why = plan.reason
+
     def _begin_expansion(self, sketch: Sketch) -> None:
         assert self._plan is not None
+        sketch = replace(sketch, tokens=len(self._written))
         self._expansion = Expansion(
             self._job, self._question, sketch, self._plan, self._format, self._expanders, self.figures
         )
@@ -228,14 +295,11 @@ class SketchRun(ModeRun):
 
     async def _objection(self, sketch: Sketch, finish: str | None) -> str:
         """Return why the target must answer in full after what it has written so far; "" if it need not."""
-        job = self._job
         if self._plan is None and (sketch.expected is not None or len(sketch.notes) > 1):
-            self._plan = await self._planned(sketch)
-            if not self._plan.hopeless:
-                self._seen.hopeless_s = None
-            elif not self._options.min_quality and expanding_devices(job) is None:
-                self._seen.hopeless_s = asyncio.get_running_loop().time() + ASK_AGAIN_S
-                self._seen.why = self._plan.reason
+            most = self._job.sampling.max_tokens
+            self._expected = min(most, sketch.expected or most)
+            self._plan = await self._planned(self._expected)
+            self._note_hope(self._plan)
             if not self._plan.sketch:
                 return self._plan.reason
         if finish == "stop":
@@ -243,12 +307,12 @@ class SketchRun(ModeRun):
         room = LEAST_SKETCH if self._plan is None else max(LEAST_SKETCH, SKETCH_ROOM * self._plan.sketch)
         return ENDLESS if finish is not None or len(self._written) > room else ""
 
-    async def _planned(self, sketch: Sketch) -> SketchPlan:
-        job, most = self._job, self._job.sampling.max_tokens
+    async def _planned(self, expected: int) -> SketchPlan:
+        job = self._job
         return await self._expanders.plan(
             PlanRequest(
                 request=job.id,
-                expected=min(most, sketch.expected or most),
+                expected=expected,
                 target_token_s=self._seen.target_token_s.value or self._pace_s,
                 min_quality=self._options.min_quality,
                 devices=expanding_devices(job),
@@ -299,6 +363,8 @@ class SketchRun(ModeRun):
         async with aclosing(self._timed(target)) as stream:
             async for tokens in stream:
                 ids = tokens.ids
+                if tokens.finish is not None and self._suits and self._expansion is None:
+                    self._seen.answer_tokens.note(len(log) - shown + len(ids))
                 yield Delta(
                     ids, [Origin.CLOUD] * len(ids), tokens.finish, logprobs=tokens.logprobs, position=len(log)
                 )
@@ -337,9 +403,9 @@ def cut(ids: list[int], end: int, sampling: Sampling, sent: int) -> tuple[list[i
     return (ids[:room], "length") if len(ids) >= room else (ids, None)
 
 
-def _of_sketch(sampling: Sampling) -> Sampling:
-    """Return a sketch's sampling: the answer's stops do not end it, and it is shorter."""
+def _of_sketch(sampling: Sampling, form: Grammar | None) -> Sampling:
+    """Return a sketch's sampling: the answer's stops do not end it, it is shorter, and may have a form."""
     most = max(1, sampling.max_tokens // 2)
     return msgspec.structs.replace(
-        sampling, max_tokens=most, stop=(), stop_tokens=(), reader_rate=UNSEEN_RATE
+        sampling, max_tokens=most, stop=(), stop_tokens=(), reader_rate=UNSEEN_RATE, grammar=form
     )

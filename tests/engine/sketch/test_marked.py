@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies
 
 from tandem.engine import family
-from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.base import Extent, Question
 from tandem.engine.sketch.marked import MarkedFormat
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.training.family import prompts
@@ -69,3 +69,8 @@ def test_anything_can_be_read(ids: list[int], ended: bool) -> None:
 
 def test_models_without_the_marks_have_another_form() -> None:
     assert MarkedFormat.of(TOKENIZER) is not None
+
+
+def test_a_sketch_is_as_long_as_the_family_makes_it() -> None:
+    assert FORMAT.sketch(QUESTION, Extent(20, 200)) is None
+    assert FORMAT.sketch_form(Extent(20, 200)) is None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, strategies
 
 from tandem.engine import family
-from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.base import Extent, Question
 from tandem.engine.sketch.cleaning import sentence_of
-from tandem.engine.sketch.prompted import PromptedFormat
+from tandem.engine.sketch.prompted import LINE, WORDS_A_TOKEN, PromptedFormat, shape
+from tandem.engine.text.grammar import check
 from tandem.engine.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(family.path("target"))  # any chat model's would do
@@ -29,7 +32,60 @@ def test_the_conversation_stays_and_its_last_question_is_asked_otherwise() -> No
     prompt = FORMAT.sketch(QUESTION)
     assert prompt is not None
     text = TOKENIZER.decode(prompt)
-    assert text.index("Be brief.") < text.index("Do not answer") < text.rindex("Why is the sky blue?")
+    assert text.index("Be brief.") < text.index("Why is the sky blue?") < text.rindex("Do not answer yet.")
+
+
+def test_a_longer_sketch_is_asked_for_in_more_words() -> None:
+    def asked(share: float, answer: int = 400) -> str:
+        return TOKENIZER.decode(FORMAT.sketch(QUESTION, Extent(round(share * answer), answer)) or ())
+
+    assert [shape(Extent(round(share * 400), 400)) for share in (0.25, 0.5, 0.8)] == [
+        (8, 6),
+        (8, 16),
+        (8, 27),
+    ]
+    assert "up to 8 numbered lines" in asked(0.25)
+    assert "about 6 words" in asked(0.25)
+    assert "about 27 words" in asked(0.8)
+    assert "up to 12 numbered lines" in asked(0.25, 2000)
+    assert "up to 3 numbered lines" in asked(0.25, 60)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.8])
+def test_the_form_of_a_sketch_keeps_its_extent(share: float) -> None:
+    extent = Extent(round(share * 400), 400)
+    lines, words = shape(extent)
+    grammar = FORMAT.sketch_form(extent)
+    check(grammar)
+    form = re.compile(grammar.source)
+    line = "1. " + " ".join(["word"] * words) + "\n"
+    assert form.fullmatch(line * lines)
+    assert lines * (words / WORDS_A_TOKEN + LINE) == pytest.approx(extent.tokens, abs=10)
+    for wrong in (
+        line,
+        line * (lines + 1),
+        "Sure!\n" + line * 2,
+        f"1. {'word ' * 2 * words}\n" * 2,
+        "```\n" * 2,
+    ):
+        assert not form.fullmatch(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("Air scatters blue most.", True),
+        (" Air scatters blue most, as is known. So it is.", True),
+        ("1. sunlight has all colours.", False),
+        ("- sunlight has all colours.", False),
+        ("Air scatters blue most.\nSo it is.", False),
+        ("Air scatters blue most", False),
+    ],
+)
+def test_an_expansion_is_one_line_of_sentences(text: str, allowed: bool) -> None:
+    grammar = FORMAT.sentence_form()
+    check(grammar)
+    assert bool(re.fullmatch(grammar.source, text)) == allowed
 
 
 def test_what_is_no_chat_has_no_sketch() -> None:
@@ -83,6 +139,30 @@ def test_each_note_is_asked_for_in_sight_of_all() -> None:
     assert "Be brief." in text
 
 
+def test_an_item_of_a_list_begins_with_its_label() -> None:
+    asked = "What are some ways to save water?"
+    question = Question((), [{"role": "user", "content": asked}], asked)
+    sketch = FORMAT.read(TOKENIZER.encode("1. shorter showers\n2. mend leaks\n"), True)
+    assert TOKENIZER.decode(FORMAT.expand(question, sketch, 1)).endswith("mend leaks:")
+    kept = FORMAT.clean(question, sketch, 1, TOKENIZER.encode(" A dripping tap loses much."), True)
+    assert TOKENIZER.decode(kept) == "**mend leaks**: A dripping tap loses much."
+    assert FORMAT.clean(question, sketch, 1, [], True) == []
+
+
+def test_of_what_is_broken_off_whole_sentences_are_kept() -> None:
+    sketch = FORMAT.read(TOKENIZER.encode(WRITTEN), True)
+    for text, kept in {
+        "Air scatters blue. It does so 1.5 ti": "Air scatters blue.",
+        "Air scatters": "",
+        "空气散射蓝光。所以": "空气散射蓝光。",
+    }.items():
+        assert TOKENIZER.decode(FORMAT.clean(QUESTION, sketch, 1, TOKENIZER.encode(text), False)) == kept
+
+
+def test_a_note_that_comes_again_is_one() -> None:
+    assert read("1. raise taxes\n2. lower rates\n3. Raise taxes.\n")[1] == ["raise taxes", "lower rates"]
+
+
 def put(question: str, *written: str) -> str:
     ids = [
         token
@@ -119,13 +199,25 @@ def test_a_list_that_was_asked_for_stays_one() -> None:
 )
 def test_of_what_a_model_says_the_sentence_is_kept(text: str) -> None:
     sketch = FORMAT.read(TOKENIZER.encode(WRITTEN), True)
-    assert TOKENIZER.decode(FORMAT.clean(TOKENIZER.encode(text), sketch, 1)) == "Air scatters blue most."
+    assert (
+        TOKENIZER.decode(FORMAT.clean(QUESTION, sketch, 1, TOKENIZER.encode(text), True))
+        == "Air scatters blue most."
+    )
 
 
-@pytest.mark.parametrize("text", ["", "Sure!", "<think>What is", "1. sunlight has all colours"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Sure!",
+        "<think>What is",
+        "1. sunlight has all colours",
+        "Sunlight has all colours, air scatters blue most, so blue comes from everywhere.",
+    ],
+)
 def test_of_what_says_nothing_nothing_is_kept(text: str) -> None:
     sketch = FORMAT.read(TOKENIZER.encode(WRITTEN), True)
-    assert FORMAT.clean(TOKENIZER.encode(text), sketch, 1) == []
+    assert FORMAT.clean(QUESTION, sketch, 1, TOKENIZER.encode(text), True) == []
 
 
 @pytest.mark.parametrize(
@@ -137,7 +229,10 @@ def test_of_what_says_nothing_nothing_is_kept(text: str) -> None:
     ],
 )
 def test_abbreviations_and_numbers_are_no_repetitions(text: str) -> None:
-    assert TOKENIZER.decode(FORMAT.clean(TOKENIZER.encode(text), FORMAT.read([], True), 0)) == text
+    assert (
+        TOKENIZER.decode(FORMAT.clean(QUESTION, FORMAT.read([], True), 0, TOKENIZER.encode(text), True))
+        == text
+    )
 
 
 @given(strategies.text(max_size=200), strategies.booleans())

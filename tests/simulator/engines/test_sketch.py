@@ -68,3 +68,20 @@ def test_loading_takes_its_time() -> None:
 def test_others_are_said_like_the_first() -> None:
     with pytest.raises(ConfigError, match="either hardware and model, or profile, or rates, or measured"):
         config(devices=[{"rates": QUICK, "others": [{"load_s": 1.0}]}])
+
+
+@pytest.mark.parametrize("share", [0.15, 0.25, 0.4, 0.6, 0.8])
+def test_a_sketch_is_as_long_as_was_asked_for(share: float) -> None:
+    said: dict[str, Any] = {
+        "mode": "sketch",
+        "targets": [SLOW],
+        "devices": [{"rates": QUICK, "sessions": 4, "batch": 4}],
+        "sketch": {"share": 0.4, "sketching": {"name": "always", "parameters": {"share": share}}},
+        "history": True,
+    }
+    _, answers = run(config(**said), [Request(300.0 * n, 40, 400, b"\1" * 400) for n in range(3)])
+    for answer in answers:
+        assert answer.ids == [*range(TOKEN, TOKEN + 399), EOS]
+        assert answer.stats is not None
+        told = Sketched.of(answer.stats)
+        assert told.tokens == pytest.approx(share * told.expected_tokens, abs=10)

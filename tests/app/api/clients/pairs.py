@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from tests.app.api.null_backend import TOKENIZER
 TOWN = {"name": "Marworth", "size": "small", "bridges": 3, "mayor": {"name": "Ada"}}
 CALLS = {"weather": {"city": "Paris"}, "Town": TOWN, "PartialTown": TOWN}
 """Arguments by tool, of which the first that a prompt names is called."""
-SKETCH = "Words: 20\n1. a coat\n2. boots"
+SKETCH = "1. a coat\n2. boots\n"
 
 
 TARGET, SMALL = MODELS / "qwen2.5-coder-1.5b.gguf", MODELS / "qwen2.5-coder-0.5b.gguf"
@@ -73,8 +74,10 @@ def real_names() -> str:
 
 def answer(prompt: str) -> str:
     """Return what a good model would say."""
-    if "Write a sketch" in prompt:
+    if "Write only the outline" in prompt:
         return SKETCH
+    if item := re.search(r"one point alone: (.*?)\. Tell", prompt):
+        return f"{item[1]}: Take one with you."  # behind the label, with which its prompt ends
     if "writing of a short sentence" in prompt:
         return "Take one with you."
     after_tool = "<tool_response>" in prompt

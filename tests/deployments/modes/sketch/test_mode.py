@@ -17,14 +17,14 @@ from tandem.deployments.modes.sketch.expansion import expanding_devices
 from tandem.deployments.modes.sketch.mode import Seen, Sketched, SketchRun, cut
 from tandem.deployments.modes.sketch.questions import PlaceReport
 from tandem.deployments.modes.sketch.scheduler import Expansions
-from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
+from tandem.deployments.modes.sketch.settings import SketchingChoice, SketchOptions, SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits
 from tandem.engine import family
 from tandem.engine.base import Engine, Grammar, Sampling, Session, Tokens
 from tandem.engine.config import EngineConfig
-from tandem.engine.sketch.base import Question
+from tandem.engine.sketch.base import Extent, Question
 from tandem.engine.sketch.marked import MarkedFormat
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import load
@@ -105,6 +105,7 @@ def world(
     settings: SketchSettings = EAGER,
     others: Sequence[Engine] = (),
     suitable: bool = True,
+    format: type[MarkedFormat] = MarkedFormat,
 ) -> tuple[World, Expansions]:
     """One where the target's speed is known to be slow."""
     settings = settings.model_copy(update={"questions": "all" if suitable else "points"})
@@ -112,7 +113,7 @@ def world(
         [target, *others],
         devices=devices,
         limits=Limits(),  # a step takes its time on a busy machine
-        services=Services(format=MarkedFormat(TEXT)),
+        services=Services(format=format(TEXT)),
         sketch=settings,
     )
     expansions = made.router.modes["sketch"]
@@ -143,6 +144,58 @@ async def answer(made: World, wanted: Job) -> tuple[list[int], JobStats, list[De
 
 def figures(stats: JobStats) -> Sketched:
     return Sketched.of(stats)
+
+
+class Untold(MarkedFormat):
+    """A format of models whose stated lengths are not relied on; `extents` has what was asked for."""
+
+    states_length = False
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.extents: list[Extent | None] = []
+
+    def sketch_form(self, extent: Extent | None) -> None:
+        self.extents.append(extent)
+
+
+async def test_lengths_that_a_target_cannot_tell_are_those_of_its_answers_before(
+    target: Engine, small: Engine
+) -> None:
+    made, _ = world(target, {"a": small}, format=Untold)
+    in_full = job(options=(SketchOptions(min_quality=1.0),))
+    ids, stats, _ = await answer(made, in_full)
+    assert figures(stats).in_full == {"no_device": 1}
+    assert stats.used.server_out == len(ids), "nobody was asked for a sketch"
+    _, stats, _ = await answer(made, job())
+    assert (figures(stats).sketches, figures(stats).expected_tokens) == (1, len(ids))
+    format = made._services.format
+    assert isinstance(format, Untold)
+    (extent,) = format.extents
+    assert extent == Extent(int(0.4 * len(ids)), len(ids))
+
+
+async def test_a_sketch_that_would_be_thrown_away_is_not_asked_for(target: Engine) -> None:
+    made, _ = world(target, {}, format=Untold)
+    ids, stats, _ = await answer(made, job())
+    assert figures(stats).in_full == {"no_device": 1}
+    assert stats.used.server_out == len(ids)
+
+
+async def test_the_target_writes_as_much_as_was_planned(target: Engine, small: Engine) -> None:
+    shares = {}
+    for share in (0.25, 0.8):
+        always = {"name": "always", "parameters": {"shortest": 20, "share": share}}
+        settings = EAGER.model_copy(update={"sketching": SketchingChoice(**always)})
+        made, _ = world(target, {"a": small}, settings)
+        _, stats, deltas = await answer(made, job())
+        told = figures(stats)
+        assert told.sketches == 1
+        assert told.notes == len(deltas)
+        shares[share] = stats.used.server_out / told.expected_tokens
+        spare = max(0, int(share * told.expected_tokens) - told.tokens)
+        assert told.own == spare // (told.expected_tokens // told.notes)
+    assert shares[0.25] < 0.5 < 0.65 < shares[0.8] < 0.95
 
 
 async def test_sentences_come_in_the_sketchs_order_from_small_models(target: Engine, small: Engine) -> None:
