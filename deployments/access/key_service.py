@@ -23,6 +23,9 @@ from tandem.deployments.request.bill import Charge
 if TYPE_CHECKING:
     from tandem.deployments.access.guard_note import GuardNote  # imports Ray
 
+if TYPE_CHECKING:  # it needs Ray, which a simulation does without
+    from tandem.deployments.access.guard_note import GuardNote
+
 logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
