@@ -60,7 +60,7 @@ class ScriptedFormat:
             first, outline = self._of[number]
             if extent is None:
                 return self._asked(question, first, outline)
-            if abs(outline.tokens - extent.tokens) <= SLACK:
+            if abs(self._shape.share * extent.answer - extent.tokens) <= SLACK:  # the model's own measure
                 return None
         request = self._script.request(number)
         outline = request.outline or self._drawn(number, request, extent)
