@@ -137,8 +137,9 @@ class EngineEndpoint:
     async def hand_over(self, counts: Mapping[str, int]) -> None:
         """Have so many of the sessions that only wait go elsewhere. counts: by address, also of others."""
         for part in self._parts:
-            if part.address in counts and isinstance(part.engine, HandsOver):
-                part.engine.hand_over(counts[part.address])
+            if (count := counts.get(part.address)) and isinstance(part.engine, HandsOver):
+                logger.info("%s at %s hands %d waiting sessions over", self.pool, part.address, count)
+                part.engine.hand_over(count)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the numbers that Serve passes to `deployments.pools.serve_policy.ServePolicy`: sums over services."""

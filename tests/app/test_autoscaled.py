@@ -108,3 +108,26 @@ async def test_a_pool_follows_its_load(http: httpx.AsyncClient) -> None:
     await reached(http, 0)
     async with Load(http, 1):
         await reached(http, 1)
+
+
+async def running(http: httpx.AsyncClient) -> int:
+    """Return how many of the verifier's replicas have sessions with a place."""
+    lines = (await http.get("/metrics")).text.splitlines()
+    gauges = [line.split() for line in lines if line.startswith("vllm:num_requests_running{")]
+    return sum('pool="verifier"' in labels and float(value) > 0 for labels, value in gauges)
+
+
+async def test_what_waits_is_handed_to_new_replicas(http: httpx.AsyncClient) -> None:
+    """One replica has four places for 60 requests, which all were there before the others are."""
+    long = QUESTION | {"max_tokens": 300}
+    async with Load(http, 1):
+        await reached(http, 1)
+    asked = [asyncio.create_task(http.post("/v1/chat/completions", json=long)) for _ in range(60)]
+
+    async def handed_over() -> bool:
+        return await running(http) > 1
+
+    await until(handed_over, within_s=90.0)
+    for answer in await asyncio.gather(*asked):
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["completion_tokens"] == 300
