@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +15,11 @@ import httpx
 DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT = httpx.Timeout(10.0, read=300.0)
 Json = dict[str, Any]
+DONE = "[DONE]"
+"""Data of the event that ends a stream."""
+RESUME_S = 60.0
+"""Seconds for which a broken connection to a resumable answer is tried anew."""
+RETRY_S = 0.25
 
 
 class ClientError(Exception):
@@ -52,9 +59,24 @@ def refusal(reply: httpx.Response) -> ClientError:
     return ClientError(f"{message} (HTTP {reply.status_code}{f', try again in {again} s' if again else ''})")
 
 
+class _NotYet(ClientError):
+    """A reply of a server that is not up again."""
+
+    def __init__(self, reply: httpx.Response) -> None:
+        super().__init__(str(refusal(reply)))
+
+
+def _of_a_proxy(reply: httpx.Response) -> bool:
+    """Whether an error is not the API's own, or one that ends by itself."""
+    try:
+        return reply.status_code == httpx.codes.SERVICE_UNAVAILABLE or "error" not in reply.json()
+    except ValueError:
+        return True
+
+
 def event(line: str) -> Json | None:
     """The object of one line of an event stream; None for other lines and for the closing one."""
-    if not line.startswith("data: ") or line == "data: [DONE]":
+    if not line.startswith("data: ") or line == f"data: {DONE}":
         return None
     parsed: Json = json.loads(line.removeprefix("data: "))
     if "error" in parsed:
@@ -121,17 +143,42 @@ class HttpClient:
         return str(models[0]["id"])
 
     def chat(self, request: Json) -> Generator[Json, None, None]:
-        """The chunks of a streamed answer as they come; closing the generator stops the answer."""
-        with (
-            explained(self.url),
-            self._http.stream("POST", "/v1/chat/completions", json={**request, "stream": True}) as reply,
-        ):
+        """The chunks of a streamed answer as they come; closing the generator stops the answer, unless it is resumable.
+
+        A connection that breaks is made anew where the events have numbers, which says that the answer is resumable.
+        """
+        last, broken_s, asked = "", math.inf, {"json": {**request, "stream": True}}
+        while True:
+            with explained(self.url):
+                try:
+                    for last, line in self._events(asked):
+                        broken_s = math.inf
+                        if chunk := event(line):
+                            yield chunk
+                        elif last:
+                            return
+                    if not last:
+                        return
+                except (httpx.TransportError, _NotYet):
+                    if not last or time.monotonic() - broken_s > RESUME_S:
+                        raise
+            asked = {"headers": {"Last-Event-ID": last}}
+            broken_s = min(broken_s, time.monotonic())
+            time.sleep(RETRY_S)
+
+    def _events(self, asked: Json) -> Iterator[tuple[str, str]]:
+        """Yield number, "" if there is none, and line of each event of a chat. Raises _NotYet and ClientError if it is
+        refused, httpx.TransportError."""
+        with self._http.stream("POST", "/v1/chat/completions", **asked) as reply:
             if reply.is_error:
                 reply.read()
-                raise refusal(reply)
+                raise (_NotYet if "headers" in asked and _of_a_proxy(reply) else refusal)(reply)
+            number = ""
             for line in reply.iter_lines():
-                if chunk := event(line):
-                    yield chunk
+                if line.startswith("id: "):
+                    number = line.removeprefix("id: ")
+                elif line.startswith("data: "):
+                    yield number, line
 
     def __enter__(self) -> HttpClient:
         return self

@@ -81,7 +81,11 @@ def change(config: Path = CONFIG, dry_run: bool = False) -> None:
             wait_until_ready(address, record["dashboard"], tell, front.trust())
         except UpError as error:
             again = plan.deployment | {"applications": list((before or {}).values())}
-            undone = _undo(again, plan, record["dashboard"], tell) if before else "nothing that ran is left"
+            undone = (
+                _undo(again, plan, record["dashboard"], tell)
+                if before
+                else "Not everything ran before, so that there is nothing to go back to"
+            )
             raise UpError(f"{error}\nLogs: {logs_of(folder) / 'serve'}\n{undone}") from None
         note_ledgers(plan.deployment)
     console.print(f"[bold green]Changed[/] after {time.monotonic() - began:.0f} s")

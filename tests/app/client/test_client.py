@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import socketserver
+import threading
+
+import httpx
 import pytest
 
 import tandem
@@ -55,6 +61,67 @@ def test_what_is_refused_says_why(url: str) -> None:
         pytest.raises(tandem.ClientError, match="mode 'hover' is not served here"),
     ):
         client.ask("Hello?", mode="hover")
+
+
+class Cutting(socketserver.ThreadingTCPServer):
+    """A proxy that passes on so many bytes of the first reply to a chat, and then breaks the connection."""
+
+    daemon_threads = True
+
+    def __init__(self, url: str, after: int) -> None:
+        self.there, self.left = httpx.URL(url), after
+        super().__init__(("127.0.0.1", 0), Passing)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Passing(socketserver.BaseRequestHandler):
+    server: Cutting
+
+    def handle(self) -> None:
+        with socket.create_connection((self.server.there.host, self.server.there.port)) as there:
+            cuts = False
+            while True:
+                ready, _, _ = select.select([self.request, there], [], [])
+                for end in ready:
+                    if not (data := end.recv(2**16)):
+                        return
+                    if end is self.request:
+                        cuts = cuts or (b"POST" in data and self.server.left > 0)
+                        there.sendall(data)
+                        continue
+                    if cuts:
+                        data, self.server.left = data[: self.server.left], self.server.left - len(data)
+                    self.request.sendall(data)
+                    if cuts and self.server.left <= 0:
+                        return
+
+
+@pytest.mark.parametrize("after", [700, 850, 1000, 1100])
+def test_a_broken_connection_is_made_anew(url: str, backend: NullBackend, after: int) -> None:
+    """Wherever it breaks, in the middle of an event, too."""
+    with Cutting(url, after) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=[0.01])
+        thread.start()
+        with tandem.Client(proxy.url) as client:
+            answer = client.ask("Hello?", resumable=True)
+        proxy.shutdown()
+        thread.join()
+    assert proxy.left <= 0, "it broke"
+    assert (answer.text, answer.finish) == (SAYS, "stop")
+    assert len(backend.jobs) == 1
+
+
+def test_an_answer_that_is_not_resumable_breaks_off(url: str) -> None:
+    with Cutting(url, 900) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=[0.01])
+        thread.start()
+        with tandem.Client(proxy.url) as client, pytest.raises(tandem.ClientError, match="broke off"):
+            client.ask("Hello?")
+        proxy.shutdown()
+        thread.join()
 
 
 def test_devices(url: str, backend: NullBackend) -> None:
