@@ -56,6 +56,7 @@ BENCHMARKS = {
     "real_record": Benchmark("real.recording", 12),
     "real_sketch": Benchmark("real.sketch", 12),
     "chaos": Benchmark("robustness.chaos", 6),
+    "chaos_live": Benchmark("robustness.chaos_live", 10),
     "connections": Benchmark("robustness.connections", 6),
     "bills": Benchmark("robustness.bills", 8),
     "redeploy": Benchmark("robustness.redeploy", 4),

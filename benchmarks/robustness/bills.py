@@ -34,9 +34,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tandem.app.cli.server.processes import Process, descendants
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application
+from tandem.benchmarks.robustness.load import REPLICA, processes
 
 VICTIMS = ("Access", "Router", "Ingress")
 TOKENS = 8
@@ -167,24 +167,14 @@ async def compared(http: httpx.AsyncClient, operator: str, asked: Sequence[Clien
     return tally
 
 
-def _replicas(deployment: str) -> list[Process]:
-    """Return this process's descendants that are replicas of a deployment."""
-    found = []
-    for process in descendants():
-        with suppress(OSError):
-            title = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
-            if title.startswith("ray::ServeReplica:") and f":{deployment}" in title:
-                found.append(process)
-    return found
-
-
 async def _kill(http: httpx.AsyncClient, deployment: str) -> None:
     """Kill a replica, and return when another one is there and everything is ready."""
-    before = await asyncio.to_thread(_replicas, deployment)
+    title = REPLICA.format(deployment)
+    before = await asyncio.to_thread(processes, title)
     os.kill(before[0].pid, signal.SIGKILL)
 
     async def again() -> bool:
-        after = set(await asyncio.to_thread(_replicas, deployment)) - {before[0]}
+        after = set(await asyncio.to_thread(processes, title)) - {before[0]}
         with suppress(httpx.HTTPError):
             return len(after) >= len(before) and (await http.get("/readyz")).is_success
         return False

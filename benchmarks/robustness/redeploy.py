@@ -17,13 +17,9 @@ changed_s: of each change, from the command to its end.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +27,7 @@ import httpx
 
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application, change, configured
-
-PROMPTS = (
-    "Tell me about the town of Marworth.",
-    "What do people eat there?",
-    "Compare two machines.",
-    "Who lives in Dunmere?",
-)
-DEVICES = ("laptop", "notebook", "tablet")
-MODES: tuple[dict[str, str], ...] = (
-    {"mode": "cloud"},
-    {"mode": "speculative"},
-    {"mode": "speculative", "device": "laptop"},
-    {"mode": "device", "device": "notebook"},
-    {"mode": "race", "device": "tablet"},
-)
-"""Modes of the streams in turn: no device has more than it takes."""
-LOSSLESS = ("cloud", "speculative")
-"""Modes in which the target decides on every token."""
-TOKENS = 160
-LOAD_S = 3.0  # before the first change, and after the last
+from tandem.benchmarks.robustness.load import DEVICES, MODES, PROMPTS, answer, under_load
 
 
 def settings(max_sessions: int = 64, rtt_ms: float = 5.0) -> dict[str, Any]:
@@ -89,101 +66,13 @@ def changes(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     yield FAILING, configured(settings() | {"ledger": {"path": str(broken)}})
 
 
-@dataclass(slots=True)
-class Outcome:
-    """Outcome of the requests.
-
-    failures, breaks: errors of requests without an answer, and of broken answers.
-    waited_s: for the first text of each answer.
-    """
-
-    failures: list[str] = field(default_factory=list)
-    breaks: list[str] = field(default_factory=list)
-    waited_s: list[float] = field(default_factory=list)
-
-
-class Broken(Exception):
-    """An answer began and did not end as it should."""
-
-
-async def answer(http: httpx.AsyncClient, prompt: str, how: dict[str, str]) -> tuple[str, float]:
-    """Return its text, and the seconds until it began. Raises Broken, and httpx's errors if none began."""
-    body = {
-        "model": "tandem",
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": TOKENS,
-        "temperature": 0,
-        "stream": True,
-        "tandem": how,
-    }
-    began_s, first_s, text, finish = time.perf_counter(), 0.0, "", None
-    async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
-        if reply.is_error:
-            await reply.aread()
-            raise httpx.HTTPStatusError(
-                f"{reply.status_code} {reply.text}", request=reply.request, response=reply
-            )
-        try:
-            async for line in reply.aiter_lines():
-                if not line.startswith("data: ") or line == "data: [DONE]":
-                    continue
-                event = json.loads(line.removeprefix("data: "))
-                if "error" in event:
-                    raise Broken(f"{how}: {event['error']['message']}")
-                for choice in event["choices"]:
-                    if piece := choice["delta"].get("content"):
-                        first_s = first_s or time.perf_counter() - began_s
-                        text += piece
-                    finish = choice["finish_reason"] or finish
-        except httpx.HTTPError as error:
-            raise Broken(f"{how}: {error!r} after {len(text)} characters") from None
-    if finish is None:
-        raise Broken(f"{how}: it ended without saying why")
-    return text, first_s
-
-
-async def ask_on(
-    http: httpx.AsyncClient, how: dict[str, str], right: dict[str, str], outcome: Outcome
-) -> None:
-    """One question after the other, until cancelled."""
-    for prompt in itertools.cycle(PROMPTS):
-        try:
-            text, first_s = await answer(http, prompt, how)
-        except Broken as broken:
-            outcome.breaks.append(str(broken))
-        except httpx.HTTPError as error:
-            outcome.failures.append(f"{how}: {error or repr(error)}")
-        else:
-            outcome.waited_s.append(first_s)
-            if how["mode"] in LOSSLESS and text != right[prompt]:
-                outcome.breaks.append(f"{how}: another answer: {text!r} for {right[prompt]!r}")
-
-
-async def under_load(
-    http: httpx.AsyncClient, streams: int, right: dict[str, str], during: Callable[[], Awaitable[None]]
-) -> Outcome:
-    """Return the outcome of the requests sent during an operation."""
-    outcome, modes = Outcome(), itertools.islice(itertools.cycle(MODES), streams)
-    asking = [asyncio.create_task(ask_on(http, how, right, outcome)) for how in modes]
-    try:
-        await asyncio.sleep(LOAD_S)
-        await during()
-        await asyncio.sleep(LOAD_S)
-    finally:
-        for task in asking:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*asking)
-    return outcome
-
-
 async def measure(address: tuple[str, int], folder: Path, streams: int) -> dict[str, Any]:
     """Change after change."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     url = "http://{}:{}".format(*address)
     rows, outcomes, changed_s = [], [], []
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
-        right = {prompt: (await answer(http, prompt, MODES[0]))[0] for prompt in PROMPTS}
+        right = {prompt: (await answer(http, prompt, MODES[0])).text for prompt in PROMPTS}
         for name, config in changes(folder):
 
             async def deploy(config: dict[str, Any] = config, fails: bool = name == FAILING) -> None:

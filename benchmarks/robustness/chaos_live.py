@@ -1,0 +1,127 @@
+"""Every process of the application killed and stopped under load: what its clients notice.
+
+    python -m benchmarks chaos_live [--streams 32] [--only Verifier Router]
+
+The application with the embedded models, two verifiers and two replicas of the API, under streams in all modes and with
+the limits of production. One process after the other is killed (SIGKILL), and stopped for a while (SIGSTOP, then
+SIGCONT); each time everything is ready again before the next one. A client whose request is refused asks again for
+30 s; one that has read an answer asks the next question.
+
+failed: requests that got no answer.
+broken_streams: answers that began and did not end well, or were not, token for token, what the target says by itself.
+answers: that were read meanwhile.
+longest_gap_s: longest time in which a client got no new text, the wait for the first included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tandem.app.cli.server.processes import Process
+from tandem.benchmarks import report
+from tandem.benchmarks.application import application
+from tandem.benchmarks.robustness.load import DEVICES, MODES, PROMPTS, REPLICA, answer, processes, under_load
+
+VICTIMS = {
+    **{
+        name: REPLICA.format(name)
+        for name in ("Verifier", "Drafter", "Ingress", "Router", "Access", "Scheduler")
+    },
+    "device host": "ray::DeviceHost",
+    "HAProxy": "haproxy",
+    "Serve's controller": "ray::ServeController",
+}
+"""Titles of the processes, by their names."""
+SETTINGS: dict[str, Any] = {
+    "verifier": {"replicas": 2, "engine": {"kind": "torch", "model": "target"}},
+    "hosts": [{"name": "edge", "devices": [{"name": name, "link": {"rtt_ms": 5.0}} for name in DEVICES]}],
+    "ingress_replicas": 2,
+}
+STOPPED_S = 8.0
+"""Time for which a process is stopped."""
+AGAIN_S = 30.0
+"""Time for which a refused request is sent again."""
+READY_S = 120.0
+"""Longest until everything is ready again."""
+LOOK_S = 0.2
+
+
+async def strike(http: httpx.AsyncClient, title: str, sign: signal.Signals) -> None:
+    """Kill or stop a process of that title; return when everything is ready again. Raises RuntimeError if it is not."""
+    before = await asyncio.to_thread(processes, title)
+    if not before:
+        raise RuntimeError(f"there is no process {title!r}")
+    os.kill(before[0].pid, sign)
+    if sign == signal.SIGSTOP:
+        await asyncio.sleep(STOPPED_S)
+        with suppress(ProcessLookupError):  # it was replaced meanwhile
+            os.kill(before[0].pid, signal.SIGCONT)
+    limit_s = time.monotonic() + READY_S
+    while not await _ready(http, title, before, sign):
+        if time.monotonic() > limit_s:
+            raise RuntimeError(f"nothing was ready again {READY_S:g} s after {title!r} got {sign.name}")
+        await asyncio.sleep(LOOK_S)
+
+
+async def _ready(http: httpx.AsyncClient, title: str, before: list[Process], sign: signal.Signals) -> bool:
+    """Return whether there are as many of them as before, and the application says that it is ready."""
+    now = await asyncio.to_thread(processes, title)
+    with suppress(httpx.HTTPError):
+        reply = await http.get("/readyz", timeout=5.0)
+        whole = len(now) >= len(before) and (sign == signal.SIGSTOP or before[0] not in now)
+        return whole and reply.is_success and not reply.json().get("missing")
+    return False
+
+
+async def measure(address: tuple[str, int], streams: int, victims: Sequence[str]) -> dict[str, Any]:
+    """Strike one process after the other."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    url, rows, outcomes = "http://{}:{}".format(*address), [], []
+    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
+        right = {prompt: (await answer(http, prompt, MODES[0])).text for prompt in PROMPTS}
+        strikes = [(name, sign) for name in victims for sign in (signal.SIGKILL, signal.SIGSTOP)]
+        for name, sign in report.progress(strikes, "faults"):
+
+            async def hit(title: str = VICTIMS[name], sign: signal.Signals = sign) -> None:
+                await strike(http, title, sign)
+
+            outcome = await under_load(http, streams, right, hit, AGAIN_S)
+            outcomes.append(outcome)
+            for what in [*outcome.failures, *outcome.breaks]:
+                print(f"{name}, {sign.name}: {what}")
+            figures = (len(outcome.gaps_s), len(outcome.failures), len(outcome.breaks))
+            gap_s = max(outcome.gaps_s, default=0.0)
+            rows.append((name, sign.name, *map(str, figures), f"{gap_s:.1f}"))
+    columns = ("process", "signal", "answers", "failed", "broken", "longest gap, s")
+    report.table(f"{streams} streams while processes are killed and stopped", columns, rows)
+    return {
+        "failed": sum(len(outcome.failures) for outcome in outcomes),
+        "broken_streams": sum(len(outcome.breaks) for outcome in outcomes),
+        "answers": sum(len(outcome.gaps_s) for outcome in outcomes),
+        "longest_gap_s": max(gap_s for outcome in outcomes for gap_s in outcome.gaps_s),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = report.parser("chaos_live", __doc__)
+    parser.add_argument("--streams", type=int, default=32, help="at once (%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=VICTIMS, help="processes to strike")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder, application(SETTINGS, Path(folder)) as address:
+        figures = asyncio.run(measure(address, options.streams, options.only or list(VICTIMS)))
+        report.figures("chaos_live", figures)
+
+
+if __name__ == "__main__":
+    main()

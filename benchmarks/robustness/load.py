@@ -1,0 +1,170 @@
+"""Streams in all modes, whose answers are checked token for token while something happens to the application."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+
+from tandem.app.cli.server.processes import Process, descendants
+
+PROMPTS = (
+    "Tell me about the town of Marworth.",
+    "What do people eat there?",
+    "Compare two machines.",
+    "Who lives in Dunmere?",
+)
+DEVICES = ("laptop", "notebook", "tablet")
+MODES: tuple[dict[str, str], ...] = (
+    {"mode": "cloud"},
+    {"mode": "speculative"},
+    {"mode": "speculative", "device": "laptop"},
+    {"mode": "device", "device": "notebook"},
+    {"mode": "race", "device": "tablet"},
+)
+"""Modes of the streams in turn: no device has more than it takes."""
+LOSSLESS = ("cloud", "speculative")
+"""Modes in which the target decides on every token."""
+TOKENS = 160
+AGAIN_S = 0.1
+"""Pause before a refused question is asked again."""
+LOAD_S = 3.0  # before the first change, and after the last
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Outcome of the requests.
+
+    failures, breaks: errors of requests without an answer, and of broken answers.
+    waited_s: for the first text of each answer, refused attempts included.
+    gaps_s: longest time without new text of each answer, the wait for its first and its end included.
+    """
+
+    failures: list[str] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    waited_s: list[float] = field(default_factory=list)
+    gaps_s: list[float] = field(default_factory=list)
+
+
+class Read(NamedTuple):
+    """An answer that was read to its end. first_s: until its first text; gap_s: longest time without new text."""
+
+    text: str
+    first_s: float
+    gap_s: float
+
+
+class Broken(Exception):
+    """An answer began and did not end as it should."""
+
+
+async def answer(http: httpx.AsyncClient, prompt: str, how: dict[str, str]) -> Read:
+    """Read an answer. Raises Broken, and httpx's errors if none began."""
+    body = {
+        "model": "tandem",
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "tandem": how,
+    }
+    began_s, first_s, gap_s, text, finish = time.perf_counter(), 0.0, 0.0, "", None
+    last_s = began_s
+    async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
+        if reply.is_error:
+            await reply.aread()
+            raise httpx.HTTPStatusError(
+                f"{reply.status_code} {reply.text}", request=reply.request, response=reply
+            )
+        try:
+            async for line in reply.aiter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    raise Broken(f"{how}: {event['error']['message']}")
+                for choice in event["choices"]:
+                    now_s = time.perf_counter()
+                    if piece := choice["delta"].get("content"):
+                        first_s = first_s or now_s - began_s
+                        text += piece
+                    finish = choice["finish_reason"] or finish
+                    if piece or finish:
+                        gap_s, last_s = max(gap_s, now_s - last_s), now_s
+        except httpx.HTTPError as error:
+            raise Broken(f"{how}: {error!r} after {len(text)} characters") from None
+    if finish is None:
+        raise Broken(f"{how}: it ended without saying why")
+    return Read(text, first_s, gap_s)
+
+
+async def ask_on(
+    http: httpx.AsyncClient, how: dict[str, str], right: dict[str, str], outcome: Outcome, again_s: float
+) -> None:
+    """Ask one question after the other, until cancelled. again_s: how long a refused one is asked again."""
+    for prompt in itertools.cycle(PROMPTS):
+        began_s = time.perf_counter()
+        try:
+            while True:
+                refused_s = time.perf_counter() - began_s
+                try:
+                    read = await answer(http, prompt, how)
+                    break
+                except httpx.HTTPError:
+                    if refused_s >= again_s:
+                        raise
+                await asyncio.sleep(AGAIN_S)
+        except Broken as broken:
+            outcome.breaks.append(str(broken))
+        except httpx.HTTPError as error:
+            outcome.failures.append(f"{how}: {error or repr(error)}")
+        else:
+            outcome.waited_s.append(refused_s + read.first_s)
+            outcome.gaps_s.append(max(refused_s + read.first_s, read.gap_s))
+            if how["mode"] in LOSSLESS and read.text != right[prompt]:
+                outcome.breaks.append(f"{how}: another answer: {read.text!r} for {right[prompt]!r}")
+
+
+async def under_load(
+    http: httpx.AsyncClient,
+    streams: int,
+    right: dict[str, str],
+    during: Callable[[], Awaitable[None]],
+    again_s: float = 0.0,
+) -> Outcome:
+    """Return the outcome of the requests sent during an operation. again_s: as in ask_on."""
+    outcome, modes = Outcome(), itertools.islice(itertools.cycle(MODES), streams)
+    asking = [asyncio.create_task(ask_on(http, how, right, outcome, again_s)) for how in modes]
+    try:
+        await asyncio.sleep(LOAD_S)
+        await during()
+        await asyncio.sleep(LOAD_S)
+    finally:
+        for task in asking:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*asking)
+    return outcome
+
+
+REPLICA = "ray::ServeReplica:tandem:{}"
+"""Title of a deployment's replicas."""
+
+
+def processes(title: str) -> list[Process]:
+    """Return this process's descendants whose command line begins with a title, or whose program is called so."""
+    found = []
+    for process in descendants():
+        with suppress(OSError):
+            said = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
+            if said.startswith(title) or Path(said.split("\0")[0]).name == title:
+                found.append(process)
+    return found
