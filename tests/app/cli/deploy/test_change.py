@@ -79,6 +79,28 @@ def asking(address: str) -> Iterator[list[str]]:
             thread.join()
 
 
+@contextmanager
+def knocking(port: int) -> Iterator[list[str]]:
+    """One connection to the gateway after the other; gives why any was refused."""
+    refused: list[str] = []
+    over = threading.Event()
+
+    def knock() -> None:
+        while not over.wait(0.05):
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            except OSError as error:
+                refused.append(repr(error))
+
+    thread = threading.Thread(target=knock)
+    thread.start()
+    try:
+        yield refused
+    finally:
+        over.set()
+        thread.join()
+
+
 def test_what_fails_leaves_what_ran(config: Path) -> None:
     running = yaml.safe_load(config.read_text())
     args = running["applications"][0]["args"]
@@ -86,31 +108,29 @@ def test_what_fails_leaves_what_ran(config: Path) -> None:
     broken = config.with_name("broken.sqlite")
     broken.write_text("no database")
     wanted = yaml.safe_load(config.read_text())
-    with started(config.parent, config), asking(address) as ends:
+    with started(config.parent, config), asking(address) as ends, knocking(gateway) as refused:
         wanted["applications"][0]["args"] |= {"ledger": {"path": str(broken)}, "default_reader_rate": 9.0}
         failed = deploy(config, wanted)
         assert failed.returncode == 1, failed.stdout
         assert str(broken) in failed.stderr
         assert failed.stderr.splitlines()[-1] == "Nothing has changed: what ran before runs on"
         assert httpx.get(f"{address}/readyz", trust_env=False).status_code == 200
-        with socket.create_connection(("127.0.0.1", gateway)):
-            pass
 
         same = deploy(config, running, "--dry-run")
         assert same.stdout == "Nothing changes\n"
 
         with socket.create_server(("127.0.0.1", 0)) as other:
             wanted["applications"][0]["args"] = args | {"gateway": {"port": other.getsockname()[1]}}
-            refused = deploy(config, wanted)
-        assert refused.returncode == 1
-        assert "gateway.port" in refused.stderr
+            taken = deploy(config, wanted)
+        assert taken.returncode == 1
+        assert "gateway.port" in taken.stderr
 
         wanted["applications"][0]["args"] = args | {"default_reader_rate": 9.0}
         told = deploy(config, wanted, "--dry-run")
         assert "    args.default_reader_rate: not said → 9.0" in told.stdout.splitlines()
         done = deploy(config, wanted)
         assert done.returncode == 0, done.stderr
-        with socket.create_connection(("127.0.0.1", gateway)):
-            pass
+        assert httpx.get(f"{address}/readyz", trust_env=False).json()["gateway"].endswith(f":{gateway}")
+    assert refused == [], "a gateway listens until its successor does"
     assert len(ends) > 10
     assert set(ends) == {"data: [DONE]"}
