@@ -2,7 +2,8 @@
 
 It hands requests to the replicas of the API, and their answers back, without Python in between. As Ray sets it up, it
 shows its counters to every network, does not forward the client's address, and may survive a Ray that is killed. So Ray
-starts this module instead, which corrects that and becomes HAProxy; it needs nothing but Python.
+starts this module instead, which corrects that and becomes HAProxy, with a stand-in beside it; it needs nothing but
+Python.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import resource
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+STAND_IN = Path(__file__).with_name("stand_in.py")
 FOLDER = "h"
 """Folder of HAProxy's files in a cluster's."""
 CERTIFICATE = "tls.pem"
@@ -172,6 +175,10 @@ def become(binary: str, metrics: str, stats: str, bind: str, parent: str, *argum
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
         file.write_text(put_right(file.read_text(), (metrics, stats), file.with_name("next"), bind))
+        if "-c" not in arguments:  # it does not only check the file
+            options = [option for option in arguments if option in ("-db", "-dR")]
+            whose = [str(os.getpid()), parent, binary, str(file.parent), file.name]
+            subprocess.Popen([sys.executable, "-IS", STAND_IN, *whose, *options], start_new_session=True)
     os.execv(binary, [binary, *arguments])
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import select
+import signal
 import socket
 import ssl
 import subprocess
@@ -11,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from stat import S_IMODE
@@ -71,6 +73,24 @@ class Quiet(BaseHTTPRequestHandler):
 def variables(tmp_path: Path) -> dict[str, str]:
     ports = iter(range(21_000, 21_100))
     return environment(tmp_path, lambda: next(ports))
+
+
+def stand_ins(folder: Path) -> list[int]:
+    """Return the processes that wait beside the HAProxies of a folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            said = (process / "cmdline").read_bytes().decode(errors="replace")
+            if process.name.isdigit() and "stand_in.py" in said and str(folder) in said:
+                found.append(int(process.name))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def end_stand_ins(tmp_path: Path) -> Iterator[None]:
+    yield
+    for pid in stand_ins(tmp_path):
+        os.kill(pid, signal.SIGKILL)
 
 
 def write_rays(variables: dict[str, str], port: int, server: int) -> Path:
@@ -180,6 +200,32 @@ def proxied(
         stack.callback(process.terminate)
         until(lambda: name(process.pid) == "haproxy" and listens(port))
         yield port
+
+
+def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> None:
+    """It does not answer Ray's questions, so that Ray notices."""
+    with ExitStack() as stack:
+        port = stack.enter_context(proxied(tmp_path, Scheme))
+        url, config = f"http://127.0.0.1:{port}/", next((tmp_path / "h").rglob("haproxy.cfg"))
+        (watcher,) = stand_ins(tmp_path)
+        parent = int(Path(f"/proc/{watcher}/stat").read_text().rpartition(")")[2].split()[1])
+        assert name(parent) == "haproxy"
+        os.kill(parent, signal.SIGKILL)
+        until(
+            lambda: (
+                not listens(port)
+                or parent not in [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
+            )
+        )
+        until(lambda: listens(port))
+        assert httpx.get(url, timeout=20).status_code == 200
+        with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as admin:
+            admin.connect(str(next((tmp_path / "h").rglob("admin"))))
+        start = [str(tmp_path / "h" / "haproxy"), "-db", "-f", str(config)]
+        stack.callback((process := subprocess.Popen(start)).wait)
+        stack.callback(process.terminate)
+        until(lambda: watcher not in stand_ins(tmp_path))
+        assert httpx.get(url, timeout=20).status_code == 200
 
 
 class Body(Quiet):

@@ -1,0 +1,97 @@
+"""A stand-in for a HAProxy that dies.
+
+Ray Serve takes half a minute to notice that its HAProxy is gone, and to start another one. Until then a second one with
+the same configuration answers clients: this program waits beside each HAProxy, starts the second one if nobody has
+taken over when the first is gone, and ends it when Ray's new one is there. It needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+LOOK_S = 0.2
+"""Seconds between two looks at whether a new HAProxy is there."""
+ALONE_S = 20.0
+"""Seconds after the end of Ray's proxy within which its successor starts, or none will."""
+ANSWER_S = 2.0
+"""Longest that a HAProxy may take to say that it is there."""
+_PR_SET_PDEATHSIG = 1
+_SOCKET = re.compile(r"^ *stats socket (\S+).*\n", re.MULTILINE)
+
+
+def watch(haproxy: int, proxy: int, binary: str, folder: str, name: str, *options: str) -> None:
+    """Return when a HAProxy needs no stand-in, or has none any more.
+
+    haproxy, proxy: pids of the HAProxy, and of Ray's proxy that has started it.
+    binary, options: program and options of a stand-in.
+    folder, name: of the configuration file.
+    """
+    config, ray = Path(folder) / name, _parent(proxy)
+    _wait_for_end(haproxy)
+    if not _alive(ray) or _answers(config):  # the cluster ends, or another HAProxy has taken over
+        return
+    copy = config.with_name("stand-in.cfg")
+    copy.write_text(_SOCKET.sub("", config.read_text()))  # Ray is to notice, for all that
+    process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=_end_with_parent)
+    alone_s = None
+    while process.poll() is None:
+        time.sleep(LOOK_S)
+        if _answers(config):
+            process.send_signal(signal.SIGUSR1)  # it ends with its last answer
+            _wait_for_end(process.pid)
+            return
+        if alone_s is None and not _alive(proxy):
+            alone_s = time.monotonic() + ALONE_S
+        if not _alive(ray) or (alone_s is not None and time.monotonic() > alone_s):
+            process.kill()
+
+
+def _answers(config: Path) -> bool:
+    """Return whether a HAProxy answers at the socket that Ray commands it by."""
+    found = _SOCKET.search(config.read_text())
+    if found is None:
+        return False
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as admin:
+        admin.settimeout(ANSWER_S)
+        admin.connect(found[1])
+        admin.sendall(b"show info\n")
+        return bool(admin.recv(1))
+    return False
+
+
+def _wait_for_end(pid: int) -> None:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    select.select([process], [], [])
+    os.close(process)
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process; 0 if it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _alive(pid: int) -> bool:
+    return bool(pid) and Path(f"/proc/{pid}").exists()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
