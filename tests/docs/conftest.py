@@ -40,7 +40,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def exposed() -> list[Sample]:
     """Return samples of every metric, after a request in which everything happened."""
-    load = Load.of(EngineStats(waiting=1, blocks_free=2, blocks_total=4))
+    load = Load.of(EngineStats(waiting=1, blocks_free=2, blocks_total=4), places=8)
     replica = EndpointInfo("verifier 1", "v:1", "verifier", load=load)
     service = EndpointInfo("verifier 2", "v:2", "verifier", refusal="")
     gaps_s = Distribution.over(TOKEN_S)

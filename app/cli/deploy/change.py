@@ -14,12 +14,12 @@ import httpx
 from pydantic import ValidationError
 from rich.console import Console
 
-from tandem.app.cli.server import haproxy
 from tandem.app.cli.server.front import Front, Wishes
 from tandem.app.cli.server.ledgers import DEFAULT_NAME, check_ledgers, note_ledgers
 from tandem.app.cli.server.local_ray import ENVIRONMENT, logs_of, token_of
 from tandem.app.cli.server.memory import check_memory
 from tandem.app.cli.server.ports import Address, check_ports
+from tandem.app.cli.server.proxy import haproxy
 from tandem.app.cli.server.up import (
     CONFIG,
     RECORD,

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tandem.app.cli.server import haproxy
 from tandem.app.cli.server.guard import guarded
 from tandem.app.cli.server.processes import adopt_orphans, collect, descendants, end
+from tandem.app.cli.server.proxy import haproxy
 from tandem.cluster.own_ray import reaped
 
 ENVIRONMENT = {

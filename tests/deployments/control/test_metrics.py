@@ -114,7 +114,7 @@ def test_a_service_that_serves_nothing_is_shown() -> None:
 def test_of_a_service_nothing_is_shown_that_nobody_knows() -> None:
     stats = EngineStats(blocks_free=2, blocks_total=8, refusal="")
     stats.served.queue_s.add(0.25, REQUEST_S)
-    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=Load.of(stats), refusal="")
+    replica = EndpointInfo("verifier 1", "v:1", "verifier", load=Load.of(stats, places=8), refusal="")
     text = shown(Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica,)})}))
     seen = {line.split("{")[0] for line in text.splitlines() if 'replica="v:1"' in line}
     told = ("request_queue_time", "request_prefill_time", "request_inference_time")
@@ -134,7 +134,7 @@ def test_what_engines_tell_is_shown_by_replica() -> None:
         tokens_from_prefix=20,
     )
     stats.served.queue_s.add(0.25, REQUEST_S)
-    replica = EndpointInfo("verifier 1", "v:1", "verifier", sessions=4, load=Load.of(stats))
+    replica = EndpointInfo("verifier 1", "v:1", "verifier", sessions=4, load=Load.of(stats, places=8))
     text = shown(Metrics({"tandem": lambda: Snapshot(1, {"verifier": (replica,)})}))
     labels = 'model_name="tandem",pool="verifier",replica="v:1"'
     for name, value in (

@@ -61,7 +61,7 @@ def test_a_load_is_what_the_stats_say() -> None:
     stats = EngineStats()
     for number, name in enumerate(names, start=3):
         setattr(stats, name, number)
-    load = Load.of(stats)
+    load = Load.of(stats, places=8)
     assert [getattr(load, name) for name in names] == list(range(3, 3 + len(names)))
     assert load.served is stats.served
 

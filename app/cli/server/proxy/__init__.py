@@ -1,0 +1,1 @@
+"""HAProxy in front of the API, and what stands in for one that dies."""
