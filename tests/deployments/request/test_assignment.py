@@ -57,13 +57,14 @@ def test_an_engine_that_tells_nothing_is_idle() -> None:
 
 
 def test_a_load_is_what_the_stats_say() -> None:
-    names = [each.name for each in fields(Load) if each.name != "served"]
-    stats = EngineStats()
+    names = [each.name for each in fields(Load) if each.name not in ("served", "room")]
+    stats = EngineStats(sessions=2)
     for number, name in enumerate(names, start=3):
         setattr(stats, name, number)
     load = Load.of(stats, places=8)
     assert [getattr(load, name) for name in names] == list(range(3, 3 + len(names)))
     assert load.served is stats.served
+    assert Load.of(EngineStats(sessions=2, blocks_free=4, blocks_total=4), places=8).room == 6
 
 
 def test_an_endpoint_of_which_nothing_is_known() -> None:
