@@ -53,7 +53,7 @@ async def test_the_rest_comes_exactly_once(application: Running) -> None:
 
 
 def test_a_killed_proxy_breaks_no_answer_of_a_client_that_comes_back(tmp_path: Path) -> None:
-    """Serve starts another HAProxy after half a minute; the replica of the API and its answer live on."""
+    """The replica of the API and its answer live on."""
     config = least(tmp_path)
     content = yaml.safe_load(config.read_text())
     content["applications"][0]["args"]["verifier"]["engine"] |= {"tokens_per_s": 20}
