@@ -61,4 +61,4 @@ class Probes:
         finally:
             del self._running[key]
             self._silent.pop(key, None)
-            self._heard_s[key] = asyncio.get_running_loop().time()
+        self._heard_s[key] = asyncio.get_running_loop().time()
