@@ -10,6 +10,7 @@ SHORTEST_REPEATED = 8
 _THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _PREAMBLE = re.compile(
     r"\A\s*(?:(?:sure|certainly|of course|absolutely|ok(?:ay)?|great question)\b[^\n:.!]{0,80}(?:[:.!]|\n)\s*"
+    r"|i(?:'m| am) sorry\b[^\n.!]{0,80}[.!]\s*|i apologi[sz]e\b[^\n.!]{0,80}[.!]\s*"
     r"|(?:here(?:'s| is| are)|below is|the (?:completed?|full|short) (?:sentence|answer)|(?:completed?|short) sentence"
     r"|sentence|answer)\b[^\n:]{0,80}:\s*)+",
     re.IGNORECASE,

@@ -209,7 +209,7 @@ class SketchRun(ModeRun):
                     sketch = self._read(tokens.finish)
                     if reason := await self._objection(sketch, tokens.finish):
                         break
-                    if again := self._otherwise():
+                    if (again := self._otherwise()) or self._enough(sketch, tokens.finish):
                         break
                     if self._options.show_sketch and (
                         ids := self._new_lines(sketch, tokens.finish is not None)
@@ -304,8 +304,19 @@ class SketchRun(ModeRun):
                 return self._plan.reason
         if finish == "stop":
             return NO_LIST if self._plan is None or len(sketch.notes) < 2 else ""
+        if self._enough(sketch, finish):
+            return ""
+        return ENDLESS if finish is not None or self._too_long() else ""
+
+    def _too_long(self) -> bool:
+        """Return whether the sketch is longer than any should be."""
         room = LEAST_SKETCH if self._plan is None else max(LEAST_SKETCH, SKETCH_ROOM * self._plan.sketch)
-        return ENDLESS if finish is not None or len(self._written) > room else ""
+        return len(self._written) > room
+
+    def _enough(self, sketch: Sketch, finish: str | None) -> bool:
+        """Return whether an ordinary model's sketch, though too long, is taken as it is: it has cost too much."""
+        long = finish == "length" or self._too_long()
+        return long and not self._format.states_length and len(sketch.notes) > 1
 
     async def _planned(self, expected: int) -> SketchPlan:
         job = self._job

@@ -190,6 +190,7 @@ def test_a_list_that_was_asked_for_stays_one() -> None:
         "Here is the completed sentence:\n\nAir scatters blue most.",
         "Sure! Here's a short sentence:\nAir scatters blue most.",
         'Certainly! "Air scatters blue most."',
+        "I'm sorry for the confusion, but I can help you with that. Air scatters blue most.",
         "2. Air scatters blue most.",
         "**Air** scatters blue most. Air scatters blue most.",
         "<think>The user wants the second note.</think>Air scatters blue most.",

@@ -182,6 +182,17 @@ async def test_a_sketch_that_would_be_thrown_away_is_not_asked_for(target: Engin
     assert stats.used.server_out == len(ids)
 
 
+@pytest.mark.parametrize(("format", "sketched"), [(Untold, True), (MarkedFormat, False)])
+async def test_a_sketch_that_is_too_long_is_thrown_away_only_if_its_model_knows_better(
+    target: Engine, small: Engine, format: type[MarkedFormat], sketched: bool
+) -> None:
+    endless = Saying(target, "<|len|>", lambda _: " 130" + "<|;|> river Jade, town hall" * 40)
+    made, _ = world(endless, {"a": small}, format=format)  # type: ignore[arg-type]
+    _, stats, _ = await answer(made, job())
+    assert endless.fired == 1
+    assert figures(stats).in_full == ({} if sketched else {"endless": 1})
+
+
 async def test_the_target_writes_as_much_as_was_planned(target: Engine, small: Engine) -> None:
     shares = {}
     for share in (0.25, 0.8):
