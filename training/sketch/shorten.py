@@ -12,7 +12,7 @@ from tandem.policies.sketch.rouge import rouge1
 from tandem.training.family.encyclopedia.items import Item
 from tandem.training.family.expand import expand
 from tandem.training.family.prompts import expansion_prompt
-from tandem.training.family.scoring import states
+from tandem.training.family.scoring import tells
 from tandem.training.sketch.score import Expander
 
 SIGHTS = 4
@@ -92,7 +92,7 @@ def _try(
     found: dict[tuple[Noted, str], list[tuple[bool, float]]] = defaultdict(list)
     for (noted, note, i, j), sentence in zip(tries, expander.write(prompts), strict=True):
         line = items[i].lines[j]
-        found[noted, note].append((states(sentence, line.value), rouge1(sentence, line.sentence)))
+        found[noted, note].append((tells(sentence, items[i], line), rouge1(sentence, line.sentence)))
     return {
         key: Worth(sum(stated for stated, _ in each), sum(rouge for _, rouge in each) / len(each))
         for key, each in found.items()
@@ -107,7 +107,7 @@ def _restored(items: Sequence[Item], best: Mapping[Noted, str], expander: Expand
     for sign, sketches in ((1, shorter), (-1, [item.notes for item in items])):
         for item, sentences in zip(items, expand(expander.write, questions, sketches), strict=True):
             for line, sentence in zip(item.lines, sentences, strict=True):
-                gained[Noted(item.kind, line.note)] += sign * states(sentence, line.value)
+                gained[Noted(item.kind, line.note)] += sign * tells(sentence, item, line)
     return [
         replace(
             item,
