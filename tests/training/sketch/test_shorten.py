@@ -26,7 +26,9 @@ def test_notes_lose_words_and_no_facts_are_lost(small: Expander) -> None:
     before, after = (
         fact_accuracy(items, map(" ".join, expand(small.write, questions, notes))) for notes in (whole, short)
     )
-    assert after >= before - 0.07  # two of 31: a note that became whole again may change its neighbours' sentences
+    assert (
+        after >= before - 0.07
+    )  # two of 31: a note that became whole again may change its neighbours' sentences
 
 
 def test_a_kind_of_questions_notes_are_shortened_everywhere_or_nowhere(small: Expander) -> None:
