@@ -4,8 +4,8 @@
 
 The devices and links of app/configs/local.yaml, each asked by itself and all at once, and the cloud's own drafter,
 asked by one and by four. Every user asks again when an answer is there, from the first answer of a new system on, which
-has nothing learnt yet. Two pairs of models: Tandem's own, with step times and acceptances that were measured on 2
-cores, and Qwen2.5-Coder 1.5B and 0.5B likewise, on llama.cpp. The device `laptop` has the machine's own speed, the
+has nothing learnt yet. Two pairs of models: Tandem's own, with assumed step times (about those of 2 cores) and recorded
+acceptances, and Qwen2.5-Coder 1.5B and 0.5B on llama.cpp, with step times measured on 2 cores. The device `laptop` has the machine's own speed, the
 others those of their profiles.
 
 Figures are of a user's mean seconds an answer; ratios are seed by seed, intervals 95 % over the seeds, from 2000 on:
@@ -45,7 +45,7 @@ WINDOWS: dict[str, dict[str, Any] | None] = {
     "mode cloud": None,
 }
 TARGET, SMALL = {"base_s": 0.0024, "token_s": 0.0003}, {"base_s": 0.0012, "token_s": 0.0001}
-"""Tandem's own models, each on a core of 2, as their engines tell their steps."""
+"""Step times assumed for Tandem's own models."""
 PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "embedded": ({"measured": TARGET, "measured_draft": SMALL}, {"measured": SMALL}),
     "real": (

@@ -193,12 +193,9 @@ class EndpointSession(Session):
         if self._context.waited_s:
             sampling = msgspec.structs.replace(sampling, waited_s=self._context.waited_s)
         self._ask(len(prompt) + len(log))
-        limit_s = timeouts.open_s
-        if self._replaceable:  # however busy it is, another may have room
-            limit_s = min(limit_s, self._context.patience.next_s(0.0, True, self._now()))
         try:
             self._session = await self._call(
-                "open", limit_s + self.endpoint.load_s, engine.open(prompt, sampling, log)
+                "open", timeouts.open_s + self.endpoint.load_s, engine.open(prompt, sampling, log)
             )
         except asyncio.CancelledError:
             self.stop_meter()
@@ -408,7 +405,7 @@ class EndpointSession(Session):
             self.refused = self.refused or isinstance(error, ServiceRefused)
             if late:
                 silent, self._silent = self._silent, False
-                if not silent and (self._hurried or not self._expendable):
+                if self._hurried and not silent:
                     context.patience.stalled()
                 waited_s = self._now() - began_s if silent else limit_s
                 raise self._lose(f"no answer to {stage} within {waited_s:g} s", gone=True) from error

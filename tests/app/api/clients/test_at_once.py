@@ -36,7 +36,11 @@ async def ask(client: AsyncOpenAI, number: int) -> None:
         }
     else:
         function = asked | {"parameters": schema(number)}
-        options = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+        options = {
+            "tools": [{"type": "function", "function": function}],
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+        }
     said = await client.chat.completions.create(
         model="null",
         messages=[{"role": "user", "content": "Tell me about a town."}],
