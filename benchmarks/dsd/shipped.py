@@ -5,8 +5,8 @@
 The devices and links of app/configs/local.yaml, each asked by itself and all at once, and the cloud's own drafter,
 asked by one and by four. Every user asks again when an answer is there, from the first answer of a new system on, which
 has nothing learnt yet. Two pairs of models: Tandem's own, with assumed step times (about those of 2 cores) and recorded
-acceptances, and Qwen2.5-Coder 1.5B and 0.5B on llama.cpp, with step times measured on 2 cores. The device `laptop` has the machine's own speed, the
-others those of their profiles.
+acceptances, and Qwen2.5-Coder 1.5B and 0.5B on llama.cpp, with step times measured on 2 cores. The device `laptop` has
+the machine's own speed, the others those of their profiles.
 
 Figures are of a user's mean seconds an answer; ratios are seed by seed, intervals 95 % over the seeds, from 2000 on:
 policies were made with others. POLICY_slower, POLICY_faster: cells in which a policy takes longer than `static`, which
