@@ -34,7 +34,8 @@ def test_every_request_comes_out_as_long_as_it_was(mode: str) -> None:
     assert [answer.tokens for answer in result.answers] == [MAX_TOKENS] * 5
     assert {answer.mode for answer in result.answers} == {mode}
     config = result.config
-    assert config.window == WINDOW
+    if mode != "sketch":  # nothing is drafted there
+        assert config.window == WINDOW
     for name in ("kv_blocks", "token_budget", "max_sessions", "batching", "scheduling"):
         assert getattr(config.engine, name) == getattr(TARGET, name)
 

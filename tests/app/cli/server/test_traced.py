@@ -60,7 +60,7 @@ async def test_traces_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                     "messages": [{"role": "user", "content": SECRET}],
                     "max_tokens": 24,
                     "temperature": 0,
-                    "tandem": {"mode": "speculative", "device": "phone"},
+                    "tandem": {"mode": "speculative", "device": "phone", "window": 4},
                 }
                 reply = await http.post(
                     "/v1/chat/completions", json=asked, headers={"traceparent": f"00-{TRACE}-{CLIENT}-01"}
