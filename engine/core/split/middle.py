@@ -91,6 +91,7 @@ class MiddleEngine(CoreEngine):
             sampling.max_tokens,
             reader_rate=sampling.reader_rate,
             ignore_eos=sampling.ignore_eos,
+            waited_s=sampling.waited_s,
             trace=sampling.trace,
         )
         if sampling != told:

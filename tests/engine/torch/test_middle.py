@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.wire import frames
-from tandem.engine.base import EngineInfo, Sampling, SplitInfo, Tensor
+from tandem.engine.base import EngineInfo, InvalidRequest, Sampling, SplitInfo, Tensor
 from tandem.engine.config import BatchingChoice, EngineConfig, HostMemory
 from tandem.engine.core.split.middle import MiddleEngine, MiddleSequence
 from tandem.engine.core.step import Core
@@ -153,6 +153,15 @@ async def test_equal_states_of_two_sessions_share_nothing(engine: MiddleEngine) 
     await late.forward(0, rows, 1)
     stats = await handled(engine)
     assert (stats.tokens_from_prefix, stats.tokens_prefilled) == (0, 36)
+
+
+async def test_a_session_that_has_waited_elsewhere_is_taken_and_one_that_samples_is_not(
+    engine: MiddleEngine,
+) -> None:
+    waiting = await engine.open([], Sampling(max_tokens=12, waited_s=3.0, reader_rate=5.0))
+    await waiting.cancel()
+    with pytest.raises(InvalidRequest, match="does not sample"):
+        await engine.open([], Sampling(max_tokens=12, temperature=0.5))
 
 
 async def test_whoever_gives_way_comes_back_without_being_asked() -> None:

@@ -38,7 +38,7 @@ from tandem.simulator.world.network import RESUME_S, LinkedSession, Path
 from tests.effort import tried
 from tests.simulator.configurations import TARGET, config, split
 
-BROKE_ONCE = (229, 561, 906, 1375, 1480, 2504, 2593, 2944, 3475, 4101, 5567)
+BROKE_ONCE = (229, 561, 703, 906, 1375, 1480, 2504, 2593, 2944, 3475, 4101, 5567)
 SABOTAGED = (2000, 2002, 2003, 2004, 2007, 2031)
 SEEDS = (*SABOTAGED, *BROKE_ONCE, *tried((1008, 1013), range(1000, 1015)))
 MORE_SEEDS = range(1015, 1075)
