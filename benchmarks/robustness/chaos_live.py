@@ -30,7 +30,7 @@ import httpx
 from tandem.app.cli.server.processes import Process
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application
-from tandem.benchmarks.robustness.load import DEVICES, MODES, PROMPTS, REPLICA, answer, processes, under_load
+from tandem.benchmarks.robustness.load import DEVICES, REPLICA, asking, processes, under_load
 
 VICTIMS = {
     **{
@@ -85,10 +85,8 @@ async def _ready(http: httpx.AsyncClient, title: str, before: list[Process], sig
 
 async def measure(address: tuple[str, int], streams: int, victims: Sequence[str]) -> dict[str, Any]:
     """Strike one process after the other."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    url, rows, outcomes = "http://{}:{}".format(*address), [], []
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
-        right = {prompt: (await answer(http, prompt, MODES[0])).text for prompt in PROMPTS}
+    rows, outcomes = [], []
+    async with asking(address) as (http, right):
         strikes = [(name, sign) for name in victims for sign in (signal.SIGKILL, signal.SIGSTOP)]
         for name, sign in report.progress(strikes, "faults"):
 

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +104,16 @@ async def answer(http: httpx.AsyncClient, prompt: str, how: dict[str, str]) -> R
     if finish is None:
         raise Broken(f"{how}: it ended without saying why")
     return Read(text, first_s, gap_s)
+
+
+@asynccontextmanager
+async def asking(address: tuple[str, int]) -> AsyncIterator[tuple[httpx.AsyncClient, dict[str, str]]]:
+    """Connect to the application; yield a client that keeps no connections, and the target's answers by prompt."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(
+        base_url="http://{}:{}".format(*address), timeout=120, limits=limits
+    ) as http:
+        yield http, {prompt: (await answer(http, prompt, MODES[0])).text for prompt in PROMPTS}
 
 
 async def ask_on(

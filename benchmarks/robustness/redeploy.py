@@ -23,11 +23,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application, change, configured
-from tandem.benchmarks.robustness.load import DEVICES, MODES, PROMPTS, answer, under_load
+from tandem.benchmarks.robustness.load import DEVICES, asking, under_load
 
 
 def settings(max_sessions: int = 64, rtt_ms: float = 5.0) -> dict[str, Any]:
@@ -68,11 +66,8 @@ def changes(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 async def measure(address: tuple[str, int], folder: Path, streams: int) -> dict[str, Any]:
     """Change after change."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    url = "http://{}:{}".format(*address)
     rows, outcomes, changed_s = [], [], []
-    async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits) as http:
-        right = {prompt: (await answer(http, prompt, MODES[0])).text for prompt in PROMPTS}
+    async with asking(address) as (http, right):
         for name, config in changes(folder):
 
             async def deploy(config: dict[str, Any] = config, fails: bool = name == FAILING) -> None:
