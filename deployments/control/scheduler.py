@@ -24,6 +24,8 @@ logger = logging.getLogger("ray.serve")
 
 REFRESH_S = 0.5
 """Interval at which replicas are polled for their load."""
+REPLICAS_S = 2.0
+"""Longest that a pool's replicas may take to answer."""
 EXPIRY_S = 4.0
 """Time after which a silent device is unlisted."""
 FORGET_S = 3.0
@@ -112,7 +114,7 @@ class Scheduler:
         if waiting and not up:
             self._wake(pool, handle)
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(REPLICAS_S):
                 asked = handle.broadcast("state", waiting / max(up, 1))
                 states = await asked.results_async(return_exceptions=True)
         except TimeoutError:  # one of them hangs: Serve will see to that, and the rest are still there
@@ -132,7 +134,7 @@ class Scheduler:
         if not (counts := handed_over(queues)):
             return
         try:
-            async with asyncio.timeout(2.0):
+            async with asyncio.timeout(REPLICAS_S):
                 await handle.broadcast("hand_over", counts).results_async(return_exceptions=True)
         except Exception as error:
             logger.warning("sessions that wait at %s stay there: %r", pool, error)
