@@ -20,9 +20,6 @@ from tandem.deployments.access.usage import Usage, UsageQuery, recent
 from tandem.deployments.config.settings import LedgerSettings
 from tandem.deployments.request.bill import Charge
 
-if TYPE_CHECKING:
-    from tandem.deployments.access.guard_note import GuardNote  # imports Ray
-
 if TYPE_CHECKING:  # it needs Ray, which a simulation does without
     from tandem.deployments.access.guard_note import GuardNote
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.keys import Caller
 from tandem.deployments.access.quota import Quota, Standing, TeamLimits
 from tandem.deployments.access.usage import Spent
 from tandem.engine.base import EngineError
@@ -75,6 +77,24 @@ class Entry:
             return (own,)
         team, spent = self.team
         return own, Bound(f"team {team.name}", f" for the team {team.name!r}", team.quota, spent)
+
+    @classmethod
+    def of(
+        cls, caller: Caller, rooms: Sequence[Room], prompt_tokens: int, model: str, priority: int = 0
+    ) -> Entry:
+        """Return the entry of a caller's request for these answers, under the first one's id."""
+        return cls(
+            rooms[0].job,
+            caller.account,
+            len(rooms),
+            prompt_tokens,
+            caller.terms,
+            model,
+            priority,
+            tuple(rooms),
+            caller.spent,
+            caller.team,
+        )
 
     @property
     def limited(self) -> bool:

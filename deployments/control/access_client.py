@@ -21,7 +21,6 @@ from tandem.deployments.control.access import Access
 from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.learning.report import Report
-from tandem.deployments.request.bill import Charge
 from tandem.deployments.request.job import NoSuchDevice
 
 
@@ -52,8 +51,7 @@ class AccessClient(HandleClient):
 
     def charge(self, report: Report) -> None:
         """Have an answer's bill booked; `booked` returns when it is."""
-        day = day_of(time.time())
-        self._bills.add(Charge(report.account, report.device, report.bill, report.mode, report.model, day))
+        self._bills.add(report.charge(day_of(time.time())))
 
     async def booked(self) -> None:
         """Return when all bills so far are booked, or have waited for the key service too long."""

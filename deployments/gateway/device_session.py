@@ -287,18 +287,8 @@ class ConnectedDevice(EngineHandler):
             raise NoCapacity(f"a device has {UNDER_WAY} requests under way at most", 1.0)
         # Under a number of its own: another device may use the same one.
         number = secrets.randbits(63)
-        entry = Entry(
-            number,
-            wanted.account,
-            sessions=1,
-            prompt_tokens=wanted.prompt_tokens,
-            terms=caller.terms,
-            model=wanted.model,
-            priority=wanted.priority,
-            spent=caller.spent,
-            team=caller.team,
-            rooms=(Room(number, wanted.prompt_tokens, wanted.max_tokens),),
-        )
+        room = Room(number, wanted.prompt_tokens, wanted.max_tokens)
+        entry = Entry.of(caller, [room], wanted.prompt_tokens, wanted.model, wanted.priority)
         self._entering += 1
         try:
             await self._cloud.entrance.enter(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.bill import Bill, Charge
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +32,7 @@ class Report:
     request: int = 0
     model: str = ""
     mode: str = ""
+
+    def charge(self, day: str) -> Charge:
+        """Return what is to be booked for the answer. day: of its end, as in Charge."""
+        return Charge(self.account, self.device, self.bill, self.mode, self.model, day)

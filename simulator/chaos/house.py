@@ -28,7 +28,7 @@ from tandem.deployments.admission.entry import Entry, LimitReached, Passage, Quo
 from tandem.deployments.config.settings import GateSettings, LedgerSettings, LimitSettings
 from tandem.deployments.learning.report import Report
 from tandem.deployments.request.assignment import RoutingRequest, Unavailable
-from tandem.deployments.request.bill import Bill, Charge
+from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.routing.routing import Routing
 from tandem.simulator.chaos.process import Process
@@ -107,16 +107,7 @@ class House:
         assert caller is not None
         job = replace(job, account=caller.account)
         room = Room(job.id, len(job.prompt), job.sampling.max_tokens)
-        entry = Entry(
-            job.id,
-            caller.account,
-            1,
-            room.prompt,
-            caller.terms,
-            rooms=(room,),
-            spent=caller.spent,
-            team=caller.team,
-        )
+        entry = Entry.of(caller, [room], room.prompt, job.model)
         self._reserved_usd[job.id] = self._routing().dearest().of(room.prompt + room.output, room.output)
         await door.entrance.enter(entry)
         self._at_once[caller.account] += 1
@@ -142,8 +133,7 @@ class House:
         self._due.setdefault(account, Bill()).add(bill)
         beyond_usd = max(0.0, bill.server_usd - self._reserved_usd.get(report.request, 0.0))
         self._beyond_usd[account] = self._beyond_usd.get(account, 0.0) + beyond_usd
-        charge = Charge(account, report.device, bill, report.mode, report.model, day_of(self._now_s()))
-        self._door(report.request).bills.add(charge)
+        self._door(report.request).bills.add(report.charge(day_of(self._now_s())))
 
     def _door(self, job: int) -> _Door:
         return self._doors[job % len(self._doors)]

@@ -72,18 +72,9 @@ class Admitted:
     @property
     def entry(self) -> Entry:
         """Entry for the admission controller."""
-        return Entry(
-            self.jobs[0].id,
-            self.caller.account,
-            len(self.jobs),
-            self.prompt_tokens,
-            self.caller.terms,
-            self.jobs[0].model,
-            self.jobs[0].priority,
-            tuple(Room(job.id, len(job.prompt), job.sampling.max_tokens) for job in self.jobs),
-            self.caller.spent,
-            self.caller.team,
-        )
+        rooms = [Room(job.id, len(job.prompt), job.sampling.max_tokens) for job in self.jobs]
+        first = self.jobs[0]
+        return Entry.of(self.caller, rooms, self.prompt_tokens, first.model, first.priority)
 
 
 async def admit(
