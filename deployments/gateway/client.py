@@ -111,6 +111,8 @@ class Uplink:
         finally:
             if self._connection is not None:
                 await self._connection.close()
+            for telling in self._over:
+                telling.cancel()
 
     async def connected(self) -> None:
         """Return when the cloud knows the device."""
@@ -145,7 +147,7 @@ class Uplink:
             message = unpack(await (asking if wanted.sent else self.while_there(asking)), AssignmentMessage)
         except BaseException:  # the gateway may have let it pass all the same
             if wanted.request not in self._passed:
-                self._say_over(Over(wanted.request, Used(), 0.0))
+                self._say_over(Over(wanted.request, Used(), 0.0, assigned=False))
             raise
         self._passed.add(wanted.request)
         name = self.registered.name if self.registered else ""
@@ -167,7 +169,7 @@ class Uplink:
             self._say_over(said)
 
     def _say_over(self, said: Over) -> None:
-        """Report the end in the background; if that fails, the gateway notices the lost connection."""
+        """Report the end in the background, if need be to the gateway's successor."""
         task = asyncio.get_running_loop().create_task(self._tell(said))
         self._over.add(task)
         task.add_done_callback(self._over.discard)
@@ -188,10 +190,18 @@ class Uplink:
         return now() - began_s
 
     async def _tell(self, said: Over) -> None:
-        try:
-            await self._connected().ask(OVER, pack(said))
-        except EngineError as error:
-            log.info("the gateway does not hear that a request is over: %s", error)
+        while True:
+            await self._reached.wait()
+            assert self._connection is not None
+            connection = self._connection
+            try:
+                await connection.ask(OVER, pack(said))
+                return
+            except EngineError as error:
+                log.info("the gateway does not hear that a request is over: %s", error)
+                if not connection.closed.done():  # it refuses
+                    return
+            await asyncio.sleep(AGAIN_S[0])
 
     async def _ask(self, method: str, body: bytes) -> bytes:
         return await self.while_there(self._connected().ask(method, body))

@@ -85,6 +85,7 @@ class Gateway:
             middles=self._router.middles,
             register=self._register,
             report=self._report,
+            booked=self._access.booked,
             dial=self._dial,
             entrance=Entrance(self._router),
         )

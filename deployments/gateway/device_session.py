@@ -55,6 +55,8 @@ UNDER_WAY = 256
 SESSIONS = 4
 """Most sessions of a request at once, closing ones included."""
 LONGEST_WORD = 200
+ENDED = 1024
+"""Requests that are known to be over: those that ended last."""
 PATIENCE = 3
 """Looks at sessions without a request, until they end."""
 ANSWER_S = 2.0
@@ -91,6 +93,7 @@ class Cloud:
     account: asks the key service.
     register: returns when the router knows the device.
     report: tells it what a device has had.
+    booked: returns when that is on disk, or cannot be.
     dial: an engine for an endpoint.
     entrance: through which requests pass.
     model: for requests of devices that name none; "": the first one.
@@ -101,6 +104,7 @@ class Cloud:
     middles: Callable[[str], Awaitable[tuple[SplitInfo, ...]]]
     register: Callable[[DeviceRecord], Awaitable[None]]
     report: Callable[[Report], object]
+    booked: Callable[[], Awaitable[None]]
     dial: Callable[[EndpointInfo], Awaitable[Engine]]
     entrance: Entrance
     model: str = ""
@@ -146,6 +150,7 @@ class ConnectedDevice(EngineHandler):
         self.record: DeviceRecord | None = None
         self._callers, self._cloud = callers, cloud
         self._requests: dict[int, _Passed] = {}
+        self._ended: LRUTable[int, None] = LRUTable(ENDED)
         self._entering = 0
         self._budget: float | None = None
         self._announced = 0  # tokens that passed the gate and were not taken in yet
@@ -312,17 +317,24 @@ class ConnectedDevice(EngineHandler):
         used, joules = said.used, said.joules
         if min(used.device_in, used.device_out) < 0 or not 0 <= joules < math.inf:
             raise InvalidRequest("nothing costs less than nothing")
-        if (passed := self._leave(said.request)) is None:
-            return
+        passed = self._leave(said.request)
+        if passed is None:
+            if not said.assigned or said.request in self._ended:
+                return
+            # It was assigned by a gateway that is gone, or over a connection that is.
+            exchange_rate = (await self.caller()).terms.exchange_rate
+            passed = _Passed(0, _Terms("", self._cloud.model, Prices(exchange_rate=exchange_rate)))
+        self._ended[said.request] = None
         own = Used(device_in=used.device_in, device_out=used.device_out)
         usd = joules * passed.terms.prices.exchange_rate
         self._report(
             Bill(requests=1, used=own, joules=joules, device_usd=usd), 0, passed.terms, passed.number
         )
+        await self._cloud.booked()
 
     def _book(self, reached: _Reached, taken_in: int, given_out: int) -> None:
-        """Record the end of a session of the device at an endpoint, under the terms of the last assignment there. Input
-        beyond what was announced at admission counts at the gate like output."""
+        """Record what a session of the device at an endpoint has had, under the terms of the last assignment there.
+        Input beyond what was announced at admission counts at the gate like output."""
         terms, server = reached.terms, reached.terms.prices.server
         bill = Bill(
             used=Used(server_in=taken_in, server_out=given_out),

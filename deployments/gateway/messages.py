@@ -40,11 +40,16 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class Over(msgspec.Struct, frozen=True):
-    """End of a request. used, joules: usage of the device itself."""
+    """End of a request.
+
+    used, joules: usage of the device itself.
+    assigned: whether the device had an assignment for it.
+    """
 
     request: int
     used: Used
     joules: float
+    assigned: bool = True
 
 
 class AssignmentMessage(msgspec.Struct, frozen=True):

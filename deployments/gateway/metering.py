@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
@@ -18,7 +19,9 @@ from tandem.engine.base import (
 )
 
 Book = Callable[[int, int], object]
-"""Told of each session, once: tokens taken in, tokens given out."""
+"""Told of tokens that a session has taken in, and given out, since it was told last: soon after, and at the end."""
+BOOK_S = 0.25
+"""Longest that tokens are not told of: what a killed process takes along."""
 
 
 class Counted:
@@ -65,8 +68,11 @@ class CountedSession(Session):
     def __init__(self, session: Session, taken_in: int, book: Book) -> None:
         self._session, self._book = session, book
         self._taken_in, self._given_out = taken_in, 0
+        self._told = 0, 0  # how many of each were told of
         self._unbilled_in = taken_in  # since the last bill of a service
         self._over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tell_soon()
 
     async def generate(self) -> AsyncGenerator[Tokens, None]:
         given_out = 0
@@ -78,6 +84,7 @@ class CountedSession(Session):
                     self._given_out += usage.tokens_out - given_out
                     self._taken_in += usage.tokens_in - self._unbilled_in
                     self._unbilled_in = 0
+                self._tell_soon()
                 yield tokens
 
     async def call(self, operation: Operation[R]) -> R:
@@ -85,10 +92,25 @@ class CountedSession(Session):
         self._taken_in += operation.taken_in
         self._unbilled_in += operation.taken_in
         self._given_out += operation.given_out(result)
+        self._tell_soon()
         return result
 
     async def cancel(self) -> None:
         if not self._over:
             self._over = True
-            self._book(self._taken_in, self._given_out)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._tell()
         await self._session.cancel()
+
+    def _tell_soon(self) -> None:
+        if self._timer is None and not self._over:
+            self._timer = asyncio.get_running_loop().call_later(BOOK_S, self._tell)
+
+    def _tell(self) -> None:
+        """Book what was not told of yet."""
+        self._timer = None
+        taken_in, given_out = self._taken_in - self._told[0], self._given_out - self._told[1]
+        self._told = self._taken_in, self._given_out
+        if taken_in or given_out:
+            self._book(taken_in, given_out)

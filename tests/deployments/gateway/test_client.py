@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import ClassVar
@@ -35,7 +35,7 @@ from tandem.deployments.modes import MODES
 from tandem.deployments.modes.speculative.mode import PairBriefing
 from tandem.deployments.modes.speculative.pairs import Pairs
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
-from tandem.engine.base import EngineStopped, NoCapacity, Sampling, SplitInfo
+from tandem.engine.base import Engine, EngineStopped, NoCapacity, Sampling, SplitInfo
 from tandem.engine.null.engine import NullEngine
 from tandem.policies.cost import Used
 from tandem.policies.speculation.window import StaticWindow
@@ -64,6 +64,12 @@ class Registry(EngineHandler):
     heard: ClassVar[list[DeviceRecord]] = []
     over: ClassVar[list[Over]] = []
     refusing: ClassVar[bool] = False
+    deaf: ClassVar[bool] = False
+    connected: ClassVar[list[Connection]] = []
+
+    def __init__(self, engines: Mapping[str, Engine], connection: Connection) -> None:
+        super().__init__(engines, connection)
+        self.connected.append(connection)
 
     async def answer(self, method: str, body: bytes) -> bytes:
         if method == REGISTER:
@@ -71,6 +77,8 @@ class Registry(EngineHandler):
             return pack(Registered("laptop", "key-1"))
         if method == OVER:
             self.over.append(unpack(body, Over))
+            if self.deaf:
+                await asyncio.Event().wait()
             return pack(None)
         if method == MIDDLES:
             assert unpack(body, str) == MODEL
@@ -162,7 +170,25 @@ async def test_the_gateway_hears_of_the_end_of_what_it_has_let_pass(
             await uplink.assign(wanted)
         await until(lambda: len(Registry.over) > 1)
     assert proxy.cuts
-    assert Registry.over == [Over(0, Used(device_in=3), 1.0), Over(0, Used(), 0.0)]
+    assert Registry.over == [Over(0, Used(device_in=3), 1.0), Over(0, Used(), 0.0, assigned=False)]
+
+
+async def test_the_gateways_successor_hears_of_an_end_that_nobody_has_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Registry, "over", [])
+    said = Over(0, Used(device_in=3), 1.0)
+    async with gateway() as there, uplinked(there.address) as (uplink, _):
+        await until(lambda: uplink.registered is not None)
+        await uplink.assign(RoutingRequest("speculative", lost=("a", "b"), budget=0.25))
+        monkeypatch.setattr(Registry, "deaf", True)
+        uplink.over(said)
+        await until(lambda: bool(Registry.over))
+        monkeypatch.setattr(Registry, "deaf", False)
+        Registry.connected[-1].fail(EngineStopped("this gateway is killed"))
+        await until(lambda: len(Registry.over) > 1)
+        await until(lambda: not uplink._over)
+    assert Registry.over == [said, said]
 
 
 @pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.afar])

@@ -21,6 +21,7 @@ from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.keys import Caller, Role, digest
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.entry import Entry, LimitReached, Passage
+from tandem.deployments.gateway import metering
 from tandem.deployments.gateway.device_session import (
     PATIENCE,
     SESSIONS,
@@ -60,6 +61,12 @@ RECORD = DeviceRecord(name="bank", address="10.0.0.9:1", profile="native", model
 WANTED = RoutingRequest("cloud", request=7, prompt_tokens=3, account="key-2", devices=("phone",))
 
 
+@pytest.fixture(autouse=True)
+def told_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(metering, "BOOK_S", 3600.0)
+
+
 @dataclass
 class Office:
     """The cloud of these tests: what it was asked, and what it says."""
@@ -71,6 +78,7 @@ class Office:
     entered: list[Any] = field(default_factory=list)
     gone: list[int] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
+    booked: int = 0
     accounts: list[str] = field(default_factory=list)
     engine: Engine = field(default_factory=NullEngine)
     model: str = ""
@@ -123,6 +131,9 @@ class Office:
         await self.answers.wait()
         return self.caller if hashed == digest(KEY) else None
 
+    async def book(self) -> None:
+        self.booked = len(self.reports)
+
     def cloud(self) -> Cloud:
         entrance = Entrance(self)
         return Cloud(
@@ -131,6 +142,7 @@ class Office:
             self.middles,
             self.register,
             self.reports.append,
+            self.book,
             self.dial,
             entrance,
             self.model,
@@ -269,6 +281,34 @@ async def test_what_it_was_given_is_counted_where_it_passes() -> None:
         _, own = office.reports
         assert own.bill.used == Used(device_in=2, device_out=9)
         assert (own.bill.requests, own.bill.joules, own.bill.device_usd) == (1, 4.0, 4e-3)
+
+
+async def test_a_session_is_counted_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a gateway that is killed takes along what its devices owe."""
+    monkeypatch.setattr(metering, "BOOK_S", 0.0)
+    office = Office()
+    async with dialled(office) as (connection, _):
+        await assigned(connection)
+        session = await (await connection.find(TARGET.key)).open([1, 2, 3], Sampling(max_tokens=10))
+        await connection.ask(ECHO, b"")  # a turn of the loop later
+        assert [report.bill.used for report in office.reports] == [Used(server_in=3)]
+        await session.verify([])
+        await connection.ask(ECHO, b"")
+        assert [report.bill.used for report in office.reports[1:]] == [Used(server_out=1)]
+        await session.cancel()
+        assert len(office.reports) == 2
+
+
+async def test_a_request_that_another_gateway_has_assigned_is_billed_here_once() -> None:
+    office = Office()
+    async with dialled(office) as (connection, _):
+        await connection.ask(OVER, pack(Over(5, Used(), 0.0, assigned=False)))
+        assert not office.reports, "nobody has assigned it"
+        for _ in range(2):
+            await connection.ask(OVER, pack(Over(7, Used(device_out=9), joules=4.0)))
+            assert office.booked == 1, "it is on disk before the device is told so"
+        (report,) = office.reports
+        assert report.bill == Bill(requests=1, used=Used(device_out=9), joules=4.0, device_usd=4e-3)
 
 
 @pytest.mark.parametrize(("named", "model"), [("", "first"), ("other", "other")])
