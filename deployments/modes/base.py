@@ -227,11 +227,12 @@ class Mode(ABC):
 
 
 async def score(
-    session: EndpointSession, prompt: Sequence[int], known: int, alternatives: int
+    session: EndpointSession, prompt: Sequence[int], known: int, alternatives: int = 0, adapter: str = ""
 ) -> AsyncGenerator[Delta, None]:
-    """Yield log-probabilities of the prompt's tokens after its first `known`, some at a time. alternatives: to each."""
+    """Yield log-probabilities of the prompt's tokens after its first `known`, some at a time. alternatives: to each;
+    adapter: see `Sampling`."""
     room = len(prompt) - known + 1  # for the rest, and a token of the target's own
-    forced = Sampling(max_tokens=room, ignore_eos=True, logprobs=alternatives, forced=True)
+    forced = Sampling(max_tokens=room, ignore_eos=True, logprobs=alternatives, forced=True, adapter=adapter)
     await session.open(prompt[:known], forced)
     for at in range(known, len(prompt), SCORED_AT_ONCE):
         scores = await session.score(at - known, prompt[at : at + SCORED_AT_ONCE])

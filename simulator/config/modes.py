@@ -40,6 +40,8 @@ class SketchConfig(SketchSettings):
     sentence: tokens of a sentence of an answer.
     length_error: standard deviation of the logarithm of the length that the target predicts over the true one.
     asking: tokens of the instructions beside a question.
+    doubted: share of the devices' sentences that the target doubts and writes itself, if there is time; of the embedded
+        family's `small` 0.12.
     """
 
     models: dict[str, ExpandingModel] = Field(default_factory=dict)
@@ -48,10 +50,11 @@ class SketchConfig(SketchSettings):
     sentence: int = Field(20, ge=1)
     length_error: float = Field(0.1, ge=0)
     asking: int = Field(16, ge=0)
+    doubted: float = Field(0.12, ge=0, le=1)
 
     def shape(self, seed: int) -> SketchShape:
         """The shape of all sketches."""
-        return SketchShape(self.share, self.sentence, self.length_error, self.asking, seed)
+        return SketchShape(self.share, self.sentence, self.length_error, self.asking, seed, self.doubted)
 
     def settings(self, models: Iterable[str]) -> SketchSettings:
         """The application's settings for these models of devices."""

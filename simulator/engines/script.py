@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tandem.engine.base import TokenLogprob
 from tandem.simulator.workload import Request
 
 EOS, WRONG = 2, 3
@@ -18,6 +19,8 @@ TOKEN = 5  # the first token of an output; the others count up from it
 FIRST = 16  # the number of the first request
 VOCABULARY = "simulated"
 VOCAB_SIZE = 2**31
+UNLIKELY = -20.0
+"""Log-probability of a token that the target would not have written."""
 _FILL = 4
 
 
@@ -28,6 +31,7 @@ class Script:
         self._requests: dict[int, Request] = {}
         self._firsts: dict[int, int] = {}  # of outputs that do not count up from TOKEN
         self._shared: dict[int, int] = {}  # length of prefixes, by their first token
+        self._doubted: dict[int, set[int]] = {}  # output positions that the target finds unlikely
         self._next = FIRST
 
     def add(self, request: Request, first: int = TOKEN, shared: tuple[int, int] = (0, 0)) -> tuple[int, ...]:
@@ -85,6 +89,15 @@ class Script:
                 return i - position, own
         end = position + len(drafts)
         return len(drafts), first + end if end < last else EOS
+
+    def doubt(self, number: int, positions: set[int]) -> None:
+        """Have the target find the tokens at these positions unlikely where others have written them."""
+        self._doubted[number] = positions
+
+    def scores(self, number: int, position: int, count: int) -> list[TokenLogprob]:
+        """Return log-probabilities of tokens from an output position on."""
+        doubted = self._doubted.get(number, ())
+        return [TokenLogprob(UNLIKELY if at in doubted else 0.0) for at in range(position, position + count)]
 
     def answer(self, number: int) -> list[int]:
         """Return the whole output."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import exp
 
 import numpy as np
@@ -33,6 +33,7 @@ class SketchShape:
     length_error: standard deviation of the logarithm of estimated over true length.
     asking: tokens that the sketch prompt adds to the question.
     seed: of the random numbers.
+    doubted: share of the sentences of small models that the target doubts.
     """
 
     share: float = 0.3
@@ -40,6 +41,7 @@ class SketchShape:
     length_error: float = 0.1
     asking: int = 16
     seed: int = 0
+    doubted: float = 0.0
 
 
 class ScriptedFormat:
@@ -64,6 +66,7 @@ class ScriptedFormat:
                 return None
         request = self._script.request(number)
         outline = request.outline or self._drawn(number, request, extent)
+        self._script.doubt(number, self._doubted(number, outline))
         first = self._next
         self._of[number], self._begun[first] = (first, outline), outline
         self._next += outline.tokens + 1
@@ -85,6 +88,14 @@ class ScriptedFormat:
         return Outline(
             expected, HEAD + written, notes, tuple(end - begin for begin, end in _parts(tokens, sentences))
         )
+
+    def _doubted(self, number: int, outline: Outline) -> set[int]:
+        """Return where the sentences begin that the target doubts."""
+        drawn = np.random.Generator(np.random.PCG64([self._shape.seed, number, 1])).random(
+            len(outline.sentences)
+        )
+        begins = [0, *accumulate(outline.sentences)]
+        return {begin for begin, chance in zip(begins, drawn, strict=False) if chance < self._shape.doubted}
 
     def sketch_form(self, extent: Extent | None) -> None:
         return None

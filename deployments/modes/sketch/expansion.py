@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from tandem.deployments.modes.sketch.questions import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
 from tandem.deployments.modes.sketch.settings import SketchOptions
+from tandem.deployments.modes.sketch.verification import Claim, DoubtsByModel, Verification
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
@@ -45,6 +46,7 @@ class Counts(Protocol):
     own: int
     groups: int
     candidates: int
+    verified: int
     rewritten: int
     moved: int
 
@@ -56,11 +58,13 @@ class Written:
     ids: its tokens, in the target's vocabulary.
     text: its text.
     log_probability: sum of its tokens' log-probabilities by that model; None: not known.
+    model: that wrote it.
     """
 
     ids: list[int]
     text: str
     log_probability: float | None = None
+    model: str = ""
 
 
 class _Sentence:
@@ -77,6 +81,8 @@ class Expansion:
     """Expansion of one answer. It outlives the loss of endpoints, the target's included: written text stays.
 
     Of a sketch that is shorter than planned, the target writes as many of the first sentences itself as make up for it.
+    If it has room, it also says how likely the others' sentences are, and writes those that it doubts, in the time that
+    is left of what it would have needed for all of them.
 
     given_up: whether no endpoint is left to expand it, or the target will be quicker.
     """
@@ -84,25 +90,33 @@ class Expansion:
     def __init__(
         self,
         job: Job,
-        question: Question,
         sketch: Sketch,
         plan: SketchPlan,
         format: SketchFormat,
         expanders: Expanders,
         counts: Counts,
+        doubts: DoubtsByModel,
     ) -> None:
         self.given_up = self._behind = False
-        self._job, self._question, self._sketch, self._plan = job, question, sketch, plan
+        self._job, self._sketch, self._plan = job, sketch, plan
+        self._question = job.question or Question(job.prompt)
         self._format, self._expanders, self._counts = format, expanders, counts
         self._sentences = [_Sentence(self._format.text(note)) for note in sketch.notes]
         self._next = 0  # sentence that goes out
         self._told: set[str] = set()  # texts that have gone out
+        self._said: list[int] = []  # tokens that have
+        self._verification = Verification(job, doubts)
+        self._verified: dict[int, Written] = {}  # by sentence
+        self._corrections: dict[int, asyncio.Task[Written | None]] = {}  # that the target writes, by sentence
         self._lost: list[str] = []
         self._at: dict[int, str] = {}  # by candidate, the endpoint that computes it
         self._news = asyncio.Event()
         self._reader = Reader(job.sampling.reader_rate) if job.sampling.reader_rate else None
         self._now = asyncio.get_running_loop().time
         self._placed_s: float | None = None  # since when it has a place
+        self._due_s = (
+            self._now() + plan.budget_s if plan.bounded else inf
+        )  # when the target would be at the end
         expected = sketch.expected or job.sampling.max_tokens
         self._sentence_tokens = max(1, expected // len(self._sentences))
         spare = plan.sketch - sketch.tokens if sketch.tokens else 0
@@ -125,7 +139,8 @@ class Expansion:
         try:
             yield
         finally:
-            await _ended(work)
+            await _ended([*work, *self._corrections.values()])
+            self._corrections.clear()
 
     async def next(self) -> list[int] | None:
         """Return the next sentence's tokens; None if no endpoint is left to write it, and the target must finish."""
@@ -157,9 +172,12 @@ class Expansion:
             if chosen is None:
                 self.given_up = True
                 return None
+        elif not own and self._plan.verified:
+            chosen = await self._corrected(chosen)
         self._counts.candidates += len(sentence.written)
         self._told.add(chosen.text.casefold())
         ids = self._format.sentence(self._question, chosen.ids, self._next)
+        self._said += ids
         self._next += 1
         if self._reader is not None:
             self._reader.deliver(len(ids), self._now())
@@ -215,6 +233,62 @@ class Expansion:
             weights = weights.without_probability()
         candidates = [Candidate(each.text, len(each.ids), each.log_probability or 0.0) for each in good]
         return good[best(candidates, sentence.note, self._sentence_tokens, weights)]
+
+    # -- whether it is true ------------------------------------------------------------------------------------
+
+    @property
+    def _left_s(self) -> float:
+        """Return the seconds that verification may still take."""
+        now_s = self._now()
+        return max(self._due_s - now_s, 0.0 if self._reader is None else self._reader.dry_s(now_s))
+
+    async def _corrected(self, chosen: Written) -> Written:
+        """Return the next sentence as the target has it, if it doubts this one and there is time."""
+        if self._verified.get(self._next) is not chosen and not self._verification.over:
+            await self._verify(chosen)
+        correction = self._corrections.get(self._next)
+        if correction is None or self._verified[self._next] is not chosen:
+            return chosen
+        try:
+            async with asyncio.timeout(_limit(self._left_s)):
+                other = await correction
+        except TimeoutError:
+            return chosen
+        if other is None or other.text.casefold() in self._told:
+            return chosen
+        self._counts.rewritten += 1
+        return other
+
+    async def _verify(self, chosen: Written) -> None:
+        """Have the target judge the next sentence and those after it that are there, and write those that it doubts."""
+        there = {self._next: chosen}
+        for i in range(self._next + 1, len(self._sentences)):
+            sentence = self._sentences[i]
+            if not self._decidable(sentence) or (best := self._best(sentence)) is None:
+                break
+            there[i] = best
+        claims = [
+            Claim(each.model, self._format.sentence(self._question, each.ids, i)) for i, each in there.items()
+        ]
+        target = self._sessions["target"].endpoint
+        session = self._sessions.at(target)
+        doubted = await self._verification.doubted(session, self._said, claims, _limit(self._left_s / 2))
+        self._counts.verified += len(doubted)
+        token_s = self._plan.full_s / max(1, self._sketch.expected or 1) if self._plan.bounded else 0.0
+        for (i, written), wrong in zip(there.items(), doubted, strict=False):
+            self._verified[i] = written
+            if wrong and self._sentence_tokens * token_s < self._left_s:
+                self._corrections[i] = asyncio.create_task(self._correction(i))
+
+    async def _correction(self, i: int) -> Written | None:
+        """Have the target write a sentence beside other work of it; None if it cannot."""
+        session = self._sessions.at(self._sessions["target"].endpoint)
+        try:
+            written, _ = await self._written(session, i, 0)
+            await session.close()
+        except EngineError:
+            return None
+        return written
 
     # -- how they are written ---------------------------------------------------------------------------------
 
@@ -322,7 +396,8 @@ class Expansion:
         text = self._format.text(kept)
         if not text or text == self._sentences[i].note:
             return None, len(ids)
-        return Written(kept, text, log_p if self._scored(session.endpoint) else None), len(ids)
+        known = log_p if self._scored(session.endpoint) else None
+        return Written(kept, text, known, session.endpoint.model), len(ids)
 
     def _scored(self, endpoint: EndpointInfo) -> bool:
         """Whether its log-probabilities are asked for: they do not translate between vocabularies."""
@@ -354,7 +429,12 @@ def expanding_devices(job: Job) -> tuple[str, ...] | None:
     return tuple(name for name in named if job.devices is None or name in job.devices)
 
 
-async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+def _limit(seconds: float) -> float | None:
+    """Return a time limit as `asyncio.timeout` has it."""
+    return None if seconds == inf else seconds
+
+
+async def _ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel what still runs of them, and return when nothing does."""
     for task in tasks:
         task.cancel()

@@ -23,6 +23,7 @@ from tandem.deployments.modes.sketch.expansion import UNSEEN_RATE, Expansion, ex
 from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchPlan
 from tandem.deployments.modes.sketch.scheduler import Expansions
 from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
+from tandem.deployments.modes.sketch.verification import DoubtsByModel
 from tandem.deployments.request.job import Delta, Figures, Job, UnknownMode
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
@@ -30,6 +31,7 @@ from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import ContextOverflow, Grammar, Sampling, Tokens
 from tandem.engine.sketch.base import Extent, Question, Sketch, SketchFormat
 from tandem.policies.estimators.moving_average import MovingAverage
+from tandem.policies.sketch.doubts import Doubts
 from tandem.policies.sketch.sketch_length import Reason
 
 LEAST_SKETCH = 48
@@ -58,7 +60,8 @@ class Sketched(Figures):
     own: first sentences that the target was to write itself, as its sketches were shorter than planned.
     groups: sequences in which an endpoint wrote sentences one after the other, over all candidates.
     candidates: expansions of a sentence to choose from, summed over the sentences.
-    rewritten: sentences that the target wrote, as no expansion was good enough.
+    verified: sentences of other endpoints whose likelihood the target has computed.
+    rewritten: sentences that the target wrote, as no expansion was good enough, or as it doubted them.
     moved: expansions that continued elsewhere after an endpoint failed.
     finished: answers that the target finished, as no endpoint was left to expand them.
     in_full: answers that the target wrote in full, by reason: `off`, `unsuitable`, `short`, `no_device`, `queue_full`,
@@ -77,6 +80,7 @@ class Sketched(Figures):
     own: int = 0
     groups: int = 0
     candidates: int = 0
+    verified: int = 0
     rewritten: int = 0
     moved: int = 0
     finished: int = 0
@@ -124,12 +128,14 @@ class Seen:
     answer_tokens: tokens of the target's own answers to questions whose answers can be sketched.
     hopeless_s: until when no answer is worth a sketch, on the event loop's clock; None if some are.
     why: the reason for which none is.
+    doubts: of the target, about each small model's sentences.
     """
 
     target_token_s: MovingAverage = field(default_factory=MovingAverage)
     answer_tokens: MovingAverage = field(default_factory=partial(MovingAverage, ANSWER_TOKENS))
     hopeless_s: float | None = None
     why: str = ""
+    doubts: DoubtsByModel = field(default_factory=lambda: DoubtsByModel(Doubts))
 
     def worth_asking(self, now_s: float) -> bool:
         """Whether to ask how long an answer will be; after a time in which it was not, one request tries."""
@@ -286,7 +292,7 @@ class SketchRun(ModeRun):
         assert self._plan is not None
         sketch = replace(sketch, tokens=len(self._written))
         self._expansion = Expansion(
-            self._job, self._question, sketch, self._plan, self._format, self._expanders, self.figures
+            self._job, sketch, self._plan, self._format, self._expanders, self.figures, self._seen.doubts
         )
         self.figures.sketches += 1
         self.figures.tokens += len(self._written)

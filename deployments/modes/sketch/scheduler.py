@@ -30,7 +30,7 @@ from tandem.deployments.modes.sketch.questions import (
 )
 from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.request.assignment import EndpointInfo
-from tandem.deployments.request.pools import EXPANDER, pool_name
+from tandem.deployments.request.pools import EXPANDER, VERIFIER, pool_name
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.dispatch import SketchJob
 from tandem.policies.sketch.sketch_length import Coming, SketchDecision, SketchState, SmallModel
@@ -212,7 +212,13 @@ class Expansions(RouterPart[SketchSettings]):
             bounded=self._policy.bounded and state.full_s > 0,
             full_s=state.full_s,
             candidates=max(1, min(self.settings.candidates, idle)),
+            verified=self._room(),
         )
+
+    def _room(self) -> bool:
+        """Return whether a target has a place for one more session."""
+        fleet = self.router.fleet
+        return any(fleet.queue(target) < 1 for target in fleet.replicas(VERIFIER))
 
     def _promise(self, wanted: PlanRequest, choice: SketchDecision, state: SketchState) -> None:
         """Record an expected expansion. The sketch may also turn out useless, and is at most as long as decided."""

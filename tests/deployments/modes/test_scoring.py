@@ -12,6 +12,7 @@ from tandem.deployments.modes.base import SCORED_AT_ONCE, Services
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import Job, JobStats
+from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import (
@@ -33,7 +34,7 @@ from tests.deployments.faults import reference
 pytestmark = pytest.mark.virtual_time
 
 PROMPT = tuple(range(20, 20 + 2 * SCORED_AT_ONCE + 5))
-JOB = Job(7, PROMPT, Sampling(max_tokens=6, logprobs=0), scored=True)
+JOB = Job(7, PROMPT, Sampling(max_tokens=6, logprobs=0, adapter="legal"), scored=True)
 
 
 class Scoring(NullEngine):
@@ -42,11 +43,13 @@ class Scoring(NullEngine):
     def __init__(self, fails_after: int = 100) -> None:
         super().__init__()
         self.left = fails_after
+        self.adapters: list[str] = []
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:  # type: ignore[override]
         if sampling.forced:
+            self.adapters.append(sampling.adapter)
             return Forced(self)
-        return await super().open(prompt, msgspec.structs.replace(sampling, logprobs=-1), log)
+        return await super().open(prompt, msgspec.structs.replace(sampling, logprobs=-1, adapter=""), log)
 
 
 class Forced(Session):
@@ -85,7 +88,7 @@ async def test_every_token_is_scored_once() -> None:
         async def dial(_: EndpointInfo) -> Engine:
             return engine
 
-        there = {"target": EndpointInfo("target", "target", "target")}
+        there = {"target": EndpointInfo("target", "target", VERIFIER)}
         return EndpointSessions(Assignment("cloud", there), RequestContext(Reach(dial), stats))
 
     async def answer(engine: Engine) -> None:
@@ -97,6 +100,7 @@ async def test_every_token_is_scored_once() -> None:
         await answer(broken)
     assert len(scores) == SCORED_AT_ONCE
     await answer(whole)
+    assert broken.adapters == whole.adapters == ["legal"]
     assert [score.logprob for score in scores] == [-float(token) for token in PROMPT[1:]]
     assert log.ids == reference(PROMPT, 6)
     assert stats.used.server_out == 6, "scored tokens were taken in, not given out"

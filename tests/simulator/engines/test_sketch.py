@@ -29,7 +29,11 @@ def world(load_s: float, requests: int = 1, **least_share: float) -> tuple[World
         "devices": [
             {"rates": QUICK, "sessions": 4, "batch": 4, "others": [{"rates": GOOD, "load_s": load_s}]},
         ],
-        "sketch": {"sketching": ALWAYS, "models": {"devices-0": known, "devices-0-1": {"capability": 1.0}}},
+        "sketch": {
+            "sketching": ALWAYS,
+            "models": {"devices-0": known, "devices-0-1": {"capability": 1.0}},
+            "doubted": 0.0,
+        },
         "history": True,
     }
     asked = [Request(300.0 * n, 40, 300, b"\1" * 300) for n in range(requests)]
@@ -88,3 +92,22 @@ def test_a_sketch_is_as_long_as_was_asked_for(share: float) -> None:
             abs(told.expected_tokens - 399) if share == 0.4 else 0
         )  # the sketch of the target's own accord
         assert told.tokens == pytest.approx(share * told.expected_tokens, abs=10 + share * misjudged)
+
+
+@pytest.mark.parametrize("doubted", [0.0, 0.3])
+def test_what_the_target_doubts_it_writes_itself(doubted: float) -> None:
+    said: dict[str, Any] = {
+        "mode": "sketch",
+        "targets": [SLOW],
+        "devices": [{"rates": QUICK, "sessions": 4, "batch": 4}],
+        "sketch": {"sketching": ALWAYS, "doubted": doubted},
+        "history": True,
+    }
+    _, answers = run(config(**said), [Request(300.0 * n, 40, 400, b"\1" * 400) for n in range(4)])
+    told = [Sketched.of(answer.stats) for answer in answers if answer.stats is not None]
+    verified, rewritten = sum(each.verified for each in told), sum(each.rewritten for each in told)
+    assert verified == sum(each.notes - each.own for each in told)
+    assert rewritten / verified == pytest.approx(doubted, abs=0.16)
+    assert bool(rewritten) == bool(doubted)
+    for answer in answers:
+        assert answer.ids == [*range(TOKEN, TOKEN + 399), EOS]

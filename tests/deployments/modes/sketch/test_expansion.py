@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock, patch
 
 import pytest
@@ -19,10 +21,12 @@ from tandem.deployments.modes.sketch.expansion import (
 )
 from tandem.deployments.modes.sketch.mode import Sketched
 from tandem.deployments.modes.sketch.questions import Expanders, Place, PlaceRequest, SketchPlan
+from tandem.deployments.modes.sketch.verification import DoubtsByModel, Verification
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.engine.base import Sampling
-from tandem.engine.sketch.base import Question, Sketch, SketchFormat
+from tandem.engine.sketch.base import Sketch, SketchFormat
+from tandem.policies.sketch.doubts import Doubts
 from tests.virtual import in_virtual_time
 
 SAMPLING = Sampling(max_tokens=400, seed=100, stop=("x",), stop_tokens=(3,), temperature=0.0)
@@ -35,16 +39,20 @@ STRANGER = replace(PHONE, vocabulary="another")
 def expansion(
     plan: SketchPlan, sampling: Sampling = SAMPLING, place: Place | None = None
 ) -> tuple[Expansion, AsyncMock]:
-    format_ = Mock(SketchFormat, text=Mock(side_effect=lambda note: f"note {note}"))
+    format_ = Mock(
+        SketchFormat,
+        text=Mock(side_effect=lambda note: f"note {note}"),
+        sentence=Mock(side_effect=lambda question, ids, number: ids),
+    )
     asked = AsyncMock(return_value=place)
     made = Expansion(
         Job(11, (1, 2, 3), sampling, mode="sketch", device="phone"),
-        Question((1, 2, 3)),
         SKETCH,
         plan,
         format_,
         Mock(Expanders, place=asked),
         Sketched(),
+        DoubtsByModel(Doubts),
     )
     made._vocabulary = "v"
     return made, asked
@@ -176,6 +184,69 @@ async def test_one_that_keeps_up_is_waited_for() -> None:
             while not made.whole:
                 assert await made.next() is not None
     assert asyncio.get_running_loop().time() == pytest.approx(6.0, abs=0.1)
+
+
+def telling(doubted: Sequence[bool], took_s: float = 0.0) -> Any:
+    """Return a target's verdicts on sentences, as `Verification.doubted`."""
+
+    async def verdicts(
+        self: Verification, target: object, said: object, claims: Sequence[object], limit_s: float | None
+    ) -> list[bool]:
+        if limit_s is not None and took_s > limit_s:
+            self.over = await asyncio.sleep(limit_s, True)
+            return []
+        return await asyncio.sleep(took_s, list(doubted[: len(claims)]))
+
+    return patch.object(Verification, "doubted", autospec=True, side_effect=verdicts)
+
+
+async def said(made: Expansion) -> list[int]:
+    """Return all that it says where devices write 1, 2, 3 at once and the target -1, -2, -3, each in a second."""
+
+    async def written(session: Any, i: int, number: int) -> tuple[Written, int]:
+        by_target = session.endpoint is TARGET
+        await asyncio.sleep(1.0 if by_target else 0.1)
+        return Written([-i - 1 if by_target else i + 1], f"text {i}, {by_target}"), 1
+
+    sessions = MagicMock(at=lambda endpoint: MagicMock(endpoint=endpoint, close=AsyncMock()))
+    sessions.__getitem__.return_value.endpoint = TARGET
+    ids = list[int]()
+    with patch.object(Expansion, "_written", side_effect=written):
+        async with made.at(sessions):
+            while not made.whole:
+                ids += await made.next() or ()
+    return ids
+
+
+@in_virtual_time
+async def test_sentences_that_the_target_doubts_are_its_own() -> None:
+    made, _ = expansion(SketchPlan(verified=True), place=Place(PHONE, 3, token_s=1.0))
+    with telling([False, True, True]) as asked:
+        assert await said(made) == [1, -2, -3]
+    assert asked.call_count == 1, "all that were there are judged at once"
+    assert asyncio.get_running_loop().time() == pytest.approx(1.1, abs=0.01), "and corrected at once"
+    counts = made._counts
+    assert (counts.verified, counts.rewritten) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "took_s", "ids"),
+    [
+        (SketchPlan(verified=False), 0.0, [1, 2, 3]),
+        (SketchPlan(verified=True, bounded=True, budget_s=0.5, full_s=1.0), 0.0, [1, 2, 3]),
+        (SketchPlan(verified=True, bounded=True, budget_s=2.0, full_s=2.0), 0.0, [1, -2, 3]),
+        (SketchPlan(verified=True, bounded=True, budget_s=9.0, full_s=9.0), 20.0, [1, 2, 3]),
+    ],
+    ids=["no room", "no time", "time", "late"],
+)
+@in_virtual_time
+async def test_verification_takes_no_longer_than_the_target_would(
+    plan: SketchPlan, took_s: float, ids: list[int]
+) -> None:
+    made, _ = expansion(plan, place=Place(PHONE, 3, token_s=1.0))
+    with telling([False, True, False], took_s):
+        assert await said(made) == ids
+    assert asyncio.get_running_loop().time() <= max(plan.budget_s, 0.1) + 0.01
 
 
 @in_virtual_time

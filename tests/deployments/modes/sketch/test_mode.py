@@ -336,8 +336,13 @@ def note_of(prompt: Sequence[int]) -> str:
 
 @pytest.mark.parametrize(
     "says",
-    slow_after(1, [lambda prompt: f"{note_of(prompt)}<eos>", lambda _: "<eos>", lambda _: " word" * 400]),
-    ids=["the note again", "nothing", "too much"],
+    [
+        lambda prompt: f" Of{note_of(prompt)} the moon is made.<eos>",
+        *slow_after(
+            0, [lambda prompt: f"{note_of(prompt)}<eos>", lambda _: "<eos>", lambda _: " word" * 400]
+        ),
+    ],
+    ids=["another thing", "the note again", "nothing", "too much"],
 )
 async def test_what_an_expansion_got_wrong_the_target_writes(
     target: Engine, small: Engine, says: Callable[[Sequence[int]], str]

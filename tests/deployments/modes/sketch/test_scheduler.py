@@ -19,7 +19,7 @@ from tandem.deployments.modes.sketch.loaded_models import TOLD_S
 from tandem.deployments.modes.sketch.questions import Place, PlaceReport, PlaceRequest, PlanRequest
 from tandem.deployments.modes.sketch.scheduler import FORGOTTEN_S, LATE_S, Expansions
 from tandem.deployments.modes.sketch.settings import SketchSettings
-from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.policies.routing.collaboration import collaboration
@@ -83,6 +83,18 @@ async def waiting(expansions: Expansions, count: int) -> None:
 async def test_an_idle_one_is_given_at_once_the_quickest_first() -> None:
     expansions, _ = made([device("slow", token_s=0.03), device("quick"), device("stranger", model="unknown")])
     assert [(await placed(expansions)).device for _ in range(2)] == ["quick", "slow"]
+
+
+@in_virtual_time
+async def test_expansions_are_verified_where_a_target_has_room() -> None:
+    expansions, assigner = made([device("one")])
+    assert not (await expansions.plan(LONG)).verified, "there is no target"
+    target = EndpointInfo("v", "v", "verifier", model="large")
+    assigner.see(Snapshot(2, {"verifier": (target,)}, {"one": device("one")}))
+    assert (await expansions.plan(LONG)).verified
+    for n in range(9):
+        assigner.assign(RoutingRequest(mode="cloud", request=n, prompt_tokens=1, max_tokens=10))
+    assert not (await expansions.plan(LONG)).verified, "its batch is full"
 
 
 @in_virtual_time
