@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("floors")  # one process reads the tree
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = "tandem."
 """Before the name of every floor."""

@@ -19,6 +19,7 @@ from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
+from tests.effort import tried
 from tests.simulator.configurations import config
 
 UNLIKE = [
@@ -65,7 +66,7 @@ class Watched(World):
 
 
 def at_once(
-    budget: float, side: Side, dispatch: str, many: int = 50, rounds: int = 6
+    budget: float, side: Side, dispatch: str, many: int = 50, rounds: int = tried(2, 6)
 ) -> tuple[Watched, list[SimulatedAnswer]]:
     """Simulate `many` requests at once, repeatedly: each as soon as the last ones are over."""
     random = Random(7)

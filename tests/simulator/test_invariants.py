@@ -164,6 +164,7 @@ REPEATED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_3_the_same_configuration_gives_the_same_bytes_in_any_process() -> None:
     here = {name: simulate(config(**changes)).json() for name, changes in REPEATED.items()}
     code = (

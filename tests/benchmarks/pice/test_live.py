@@ -158,6 +158,7 @@ QUICK = Edge(
 )
 
 
+@pytest.mark.slow
 async def test_every_system_answers_over_the_wire_and_pice_with_fewer_of_the_targets_tokens() -> None:
     load = replace(Load.draw(3, 100.0, QUICK.step_s, seed=1), items=heldout(3, ["overview"], seed=1))
     drafting = System("speculative", drafting=1, window=4)

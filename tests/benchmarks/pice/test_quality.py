@@ -102,6 +102,7 @@ def test_figures_are_of_the_ensemble_beside_the_others() -> None:
     )
 
 
+@pytest.mark.slow
 async def test_who_answers_is_whom_the_way_names() -> None:
     models = Models(["small", "other"], sessions=64)
     items = [item for item in ITEMS if item.kind in ("overview", "fact")][: tried(3, 6)]
@@ -134,6 +135,7 @@ async def test_who_answers_is_whom_the_way_names() -> None:
     assert scores[0] < scores[1]
 
 
+@pytest.mark.slow
 async def test_choices_are_those_that_state_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """Choices follow the questions on which they are made."""
 

@@ -229,7 +229,7 @@ def test_tasks_that_nobody_ends_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Observer, "_ask_target", asks_for_ever)
     monkeypatch.setattr(Observer, "stop", lambda observer: None)
-    assert breaks("tasks are left: _asked", 2003)
+    assert breaks("tasks are left: _asked", 2005)
 
 
 def test_reservations_without_a_limit_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_limits_that_nobody_heeds_are_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_answers_that_nobody_goes_on_with_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LimitSettings, "limits", lambda settings: Limits(replans=0, assign_s=1e-9))
-    assert breaks("did not come whole", 2004)
+    assert breaks("did not come whole", 2003)
 
 
 def test_readers_who_are_kept_waiting_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:

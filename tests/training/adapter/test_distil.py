@@ -48,6 +48,7 @@ def test_the_engine_drafts_what_was_trained(kind: str, first: int, tmp_path: Pat
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "few"), slow_after(1, [(loss, few) for loss in LOSSES for few in (True, False)])
 )

@@ -53,6 +53,7 @@ def test_it_clears_the_bars(figures: dict[str, Figures]) -> None:
     assert long.tokens > tried(300, 1000)
 
 
+@pytest.mark.slow
 def test_eta_saves_drafts_that_are_lost_otherwise(figures: dict[str, Figures]) -> None:
     for found in figures.values():
         every, sure = found.rounds[0.0], found.rounds[0.6]

@@ -18,7 +18,8 @@ from tandem.training.family.prompts import answer_prompt, heldout
 QUESTIONS, SEED = 3, 5
 
 
-@pytest.mark.parametrize("window", [3, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("window", [3, 7])
 async def test_recorded_bits_predict_every_verdict(tmp_path: Path, window: int) -> None:
     out = tmp_path / "acceptance.jsonl"
     questions = ["--questions", str(QUESTIONS), "--kinds", "long", "--seed", str(SEED)]

@@ -51,6 +51,7 @@ def test_no_path_of_the_training_machine_is_saved():
         assert not any(str(value).startswith("/") for value in config.values())
 
 
+@pytest.mark.slow
 def test_the_target_knows_facts_and_the_small_model_fewer():
     items = heldout(60, ["fact"], seed=1)
     prompts = [answer_prompt(item.question) for item in items]
@@ -78,6 +79,7 @@ def test_devices_models_expand_what_the_sketch_says_even_if_it_is_untrue(name, l
     assert stated(name, items) >= least
 
 
+@pytest.mark.slow
 def test_expanders_are_the_better_the_larger_they_are():
     items = heldout(100, seed=3)
     tiny, small, medium = (stated(name, items) for name in EXPANDERS)

@@ -7,6 +7,7 @@ import pytest
 from tandem.training.family.speed import main
 
 
+@pytest.mark.slow
 def test_every_figure_is_of_a_real_run(capsys):
     main(["tiny", "medium", "--questions", "2", "--rounds", "1"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -61,6 +61,7 @@ def test_a_checkpoint_of_another_plan_is_refused(tokenizer, tmp_path):
         trainer(tokenizer, replace(PLAN, seed=8)).load_checkpoint(tmp_path / "run.pt")
 
 
+@pytest.mark.slow
 def test_the_loss_falls(tokenizer):
     plan = Plan((Stage(tried(60, 120) * 512, 1e-2, Mix(1.0, 0.0)),), rows=2, length=256)
     entropies = finish(trainer(tokenizer, plan))
@@ -109,6 +110,7 @@ def test_saved_weights_are_the_trained_ones_rounded(tokenizer, tmp_path):
         assert torch.equal(weight.bfloat16().float(), loaded.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_command_line_trains_a_little(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setitem(training.PLANS, "other", PLAN)
     monkeypatch.setattr(training, "new_named_model", lambda name: new_model(TINY, len(tokenizer)))

@@ -13,6 +13,7 @@ from tandem.training.sketch.score import Expander
 BEFORE = Figures((40, 60), (45, 65), (7, 8), (8, 10), (0.6, 0.7), 0.1, 0.9, 0.9)
 
 
+@pytest.mark.slow
 def test_figures_of_a_real_model(small: Expander) -> None:
     items, facts = heldout(4, seed=5), heldout(4, ["fact"], 5)
     figures = measure(small.model, small, items, facts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from tandem.training.family.expand import expand
 from tandem.training.family.scoring import fact_accuracy
 from tandem.training.sketch.imitate import draw_items
@@ -11,6 +13,7 @@ from tandem.training.sketch.score import Expander
 from tandem.training.sketch.shorten import Worth, as_good, shorten
 
 
+@pytest.mark.slow
 def test_notes_lose_words_and_no_facts_are_lost(small: Expander) -> None:
     items = draw_items(4, Random(4))
     shortened = shorten(items, small, words=2, rng=Random(1))
@@ -31,6 +34,7 @@ def test_notes_lose_words_and_no_facts_are_lost(small: Expander) -> None:
     )  # two of 31: a note that became whole again may change its neighbours' sentences
 
 
+@pytest.mark.slow
 def test_a_kind_of_questions_notes_are_shortened_everywhere_or_nowhere(small: Expander) -> None:
     items = draw_items(6, Random(5))
     notes: dict[tuple[str, str], set[str]] = {}

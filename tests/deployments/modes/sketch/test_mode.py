@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Any
 from unittest.mock import Mock
 
@@ -290,7 +291,12 @@ async def test_questions_that_cannot_be_sketched_and_models_that_are_not_known(
     }
 
 
-async def test_where_no_sketch_can_be_worth_it_nobody_is_asked(target: Engine, small: Engine) -> None:
+async def test_where_no_sketch_can_be_worth_it_nobody_is_asked(
+    target: Engine, small: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tandem.deployments.modes.sketch.mode.ASK_AGAIN_S", inf
+    )  # however long the answers take here
     made, _ = world(target, {}, SketchSettings())
     opened = [(await target.stats()).opened]
     for wanted in (job(), job(), job(options=(SketchOptions(min_quality=0.5),))):
@@ -316,6 +322,7 @@ async def test_a_demanding_request_says_nothing_of_others(target: Engine, small:
         pytest.param(" nothing like it" * 90, "endless", marks=pytest.mark.slow),
         (" 200" + "<|;|> one more note" * 200, "endless"),
     ],
+    ids=["empty", "length_alone", "one_note", "no_note", "notes_without_end"],
 )
 async def test_a_sketch_of_no_use_costs_no_answer(
     target: Engine, small: Engine, written: str, reason: str
