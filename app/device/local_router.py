@@ -44,6 +44,7 @@ class LocalRouter:
         policies = RouterSettings()
         nobody = Assigner(policies.collaboration.create(), policies.routing.create, 1)
         around = Surroundings(nobody, lambda: self.budget)
+        self._shared = around.shared
         self._parts = {
             name: mode.router(settings.get(name) or mode.settings(), around)
             for name, mode in AT_DEVICES.items()
@@ -68,6 +69,7 @@ class LocalRouter:
 
     def learn(self, report: Report) -> None:
         """Take in what an answer has taught."""
+        self._shared.learn(report)
         for name, part in self._parts.items():
             part.learn(report, report.taught.get(name))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tandem.deployments.request.bill import Bill, Charge
+from tandem.deployments.request.forecast import Forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,10 @@ class Report:
     request: id of the job.
     model: name of the model; "": the first one.
     mode: that served the answer last.
+    ttft_s: seconds to the first token; 0 if there was none.
+    tpot_s: seconds per token after it; 0 if there were none.
+    stall_s: seconds that its reader waited after the first token; 0 without a reader.
+    forecast: what was expected of the answer; None where nothing was, or where it was moved on its way.
     """
 
     account: str
@@ -32,6 +37,10 @@ class Report:
     request: int = 0
     model: str = ""
     mode: str = ""
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    stall_s: float = 0.0
+    forecast: Forecast | None = None
 
     def charge(self, day: str) -> Charge:
         """Return what is to be booked for the answer. day: of its end, as in Charge."""

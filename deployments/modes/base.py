@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.learning.report import Report
+from tandem.deployments.learning.shared import Shared
 from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE
@@ -20,6 +21,7 @@ from tandem.engine.base import Sampling, Verdict
 from tandem.engine.config import Strict
 from tandem.engine.sketch.base import SketchFormat
 from tandem.engine.split.base import OuterEngine
+from tandem.policies.routing.objectives import Prediction
 
 S = TypeVar("S", bound=Strict)
 
@@ -84,6 +86,10 @@ class Fleet(Protocol):
 
     def replicas(self, pool: str) -> Sequence[EndpointInfo]: ...
 
+    def load(self, endpoint: EndpointInfo) -> int:
+        """Return the sessions of a replica or a device, with those just assigned."""
+        ...
+
     def queue(self, target: EndpointInfo) -> float:
         """Return a verifier's sessions, without the one just assigned, as a multiple of `batch_limit`."""
         ...
@@ -97,12 +103,14 @@ class Surroundings:
     budget: of requests that bring none, the share of prompt tokens that the constrained endpoint of races may take in.
     random: for what policies decide by chance.
     suffix: of the model's pools (`pool_name`), and of files that each model has for itself.
+    shared: what modes learn together.
     """
 
     fleet: Fleet
     budget: Callable[[], float]
     random: Random = field(default_factory=Random)
     suffix: str = ""
+    shared: Shared = field(default_factory=Shared)
 
 
 class RouterPart(Generic[S]):
@@ -129,6 +137,14 @@ class RouterPart(Generic[S]):
 
     def brief(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> object:
         """Return what a request needs of the learned state, as plain data; it is sent to the executor."""
+        return None
+
+    def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction | None:
+        """Return what an answer by these endpoints is expected to bring, from what is learnt and what devices tell.
+
+        What other answers have shown of such predictions corrects them. None: the mode is only used where it is asked
+        for. Nothing may change by it: it is asked of ways that are not taken.
+        """
         return None
 
     def learn(self, report: Report, taught: object) -> None:

@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, decode
+from tandem.deployments.modes.alone import device_alone, expected_tokens
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart, decode
+from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import DEVICE
 from tandem.deployments.request.session import EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
+from tandem.engine.config import Strict
+from tandem.policies.routing.objectives import Estimate, Leaves, Prediction
+
+
+class DeviceRouter(RouterPart[Strict]):
+    """Expects of a device what its record tells of its speed."""
+
+    def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction:
+        device, tokens = endpoints["device"], expected_tokens(self.router, wanted)
+        alone = device_alone(self.router, wanted, device)
+        joules = device.joules.of(wanted.prompt_tokens + wanted.sent, round(tokens))
+        return Prediction(
+            ttft_s=Estimate(alone.ttft_s),
+            tpot_s=Estimate(alone.tpot_s),
+            usd=Estimate(joules * prices.exchange_rate),
+            joules=Estimate(joules),
+            lost=self.router.shared.agreement(device.model).lost,
+            leaves=Leaves.NOTHING,
+            tokens=tokens,
+            rate=wanted.reader_rate,
+        )
 
 
 class DeviceMode(Mode):
@@ -16,6 +39,7 @@ class DeviceMode(Mode):
 
     name = "device"
     roles = (EndpointRole("device", DEVICE, if_lost="cloud"),)
+    router = DeviceRouter
     local = True
 
     def start(self, job: Job) -> ModeRun:

@@ -32,6 +32,7 @@ from tandem.engine.base import (
     SplitInfo,
 )
 from tandem.engine.config import Strict
+from tandem.policies.reader.quality import Reader
 from tandem.policies.reader.stall_timeout import Patience
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class Executor:
             model=self._model,
             priority=job.priority,
             silent=self._reach.probes.silent,
+            objective=job.objective,
         )
 
     @property
@@ -177,7 +179,8 @@ class _Request:
         self._began_s = self._loop.time()
         self.log, self.stats = TokenLog(), JobStats()
         timeouts = self._limits.timeouts
-        self._patience = Patience(timeouts.step_s, job.sampling.reader_rate)
+        rate = job.sampling.reader_rate
+        self._patience, self._reader = Patience(timeouts.step_s, rate), Reader(rate) if rate else None
         self._context = RequestContext(executor._reach, self.stats, timeouts, self._patience)
         self._runs: dict[str, ModeRun] = {}
         self._assignment: Assignment | None = None
@@ -205,6 +208,8 @@ class _Request:
             await asyncio.sleep(min(self._retry_s, self._room_until_s - self._loop.time()))
         mode, stats = self._executor.mode(assignment.mode), self.stats
         stats.mode, stats.device, stats.prices = assignment.mode, assignment.device, assignment.prices
+        if not stats.replans:
+            stats.forecast = assignment.forecast
         if self._job.trace is not None:
             self._part = self._context.trace = self._job.trace.child(mode.name, self._traced)
         run = self._runs.get(mode.name)
@@ -226,6 +231,9 @@ class _Request:
             if self._full:
                 self._full, self._room_until_s = {}, float("inf")
             self._patience.delivered(len(ids), now_s)
+            if (reader := self._reader) is not None:
+                reader.deliver(len(ids), now_s)
+                stats.stall_s = reader.stalled_s
         log.append(delta.position, ids, delta.origins)
         delta.stats = stats
         if delta.finish:
@@ -302,6 +310,10 @@ class _Request:
                 request=self._job.id,
                 model=self._executor._model,
                 mode=stats.mode,
+                ttft_s=stats.ttft_s,
+                tpot_s=stats.tpot_s,
+                stall_s=stats.stall_s,
+                forecast=None if stats.replans else stats.forecast,
             )
         )
 

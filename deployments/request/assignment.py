@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord, engine_name
+from tandem.deployments.request.forecast import Forecast
 from tandem.engine.base import Continuation, EngineError, EngineStats, EngineStopped, SplitInfo
 from tandem.engine.served import Served
 from tandem.policies.autoscaling.handover import room
 from tandem.policies.cost import MAINS_USD_PER_J, PerToken
+from tandem.policies.routing.objectives import Objective
 
 FREE = PerToken(0.0, 0.0)
 
@@ -77,7 +79,7 @@ class EndpointInfo:
     sessions: how many it works on, waiting ones included.
     rtt_s: round-trip time of its link, seconds; 0 where it is not behind one.
     device: whether it is a device rather than a replica.
-    prefill_token_s: of a device, seconds to take in a token; 0 where not known.
+    prefill_token_s, decode_token_s: of a device, seconds to take in a token and to give one out; 0 where not known.
     joules: of a device, what a token costs it.
     load: of a replica; that it has changed is no news.
     split: which part of a split model it has; None: a whole one.
@@ -97,6 +99,7 @@ class EndpointInfo:
     rtt_s: float = 0.0
     device: bool = False
     prefill_token_s: float = 0.0
+    decode_token_s: float = 0.0
     joules: PerToken = FREE
     load: Load = field(default=IDLE, compare=False)
     split: SplitInfo | None = None
@@ -119,6 +122,7 @@ class EndpointInfo:
             rtt_s=device.rtt_s,
             device=True,
             prefill_token_s=device.prefill_token_s,
+            decode_token_s=device.decode_token_s,
             joules=PerToken(device.prefill_j, device.decode_j),
             continuation=device.continuation,
         )
@@ -131,6 +135,7 @@ class EndpointInfo:
             model=model.name,
             vocabulary=model.vocabulary,
             prefill_token_s=model.prefill_token_s,
+            decode_token_s=model.decode_token_s,
             joules=PerToken(model.prefill_j, model.decode_j),
             load_s=load_s,
         )
@@ -165,6 +170,7 @@ class RoutingRequest:
     model: name of the model that is asked for; "": the first one.
     priority: among the account's requests that wait for room, the lowest first.
     trace: as in Sampling.
+    objective: what counts for it; None: what the router's policy says.
     """
 
     mode: str | None = None
@@ -186,6 +192,7 @@ class RoutingRequest:
     model: str = ""
     priority: int = 0
     trace: str = ""
+    objective: Objective | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +221,7 @@ class Assignment:
     prices: of its tokens.
     briefing: learned state for the mode, as its `brief` made it.
     replaceable: roles whose endpoints could be replaced.
+    forecast: what is expected of the answer, and why it is so assigned; None where the policy compared nothing.
     """
 
     mode: str
@@ -222,3 +230,4 @@ class Assignment:
     prices: Prices = field(default_factory=Prices)
     briefing: object = None
     replaceable: frozenset[str] = frozenset()
+    forecast: Forecast | None = None

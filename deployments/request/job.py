@@ -12,12 +12,14 @@ from pydantic import ConfigDict
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.forecast import Forecast
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.tracing.trace import Trace
 from tandem.engine.base import EngineError, Sampling, TokenLogprob
 from tandem.engine.config import Strict
 from tandem.engine.sketch.base import Question
 from tandem.policies.cost import Used
+from tandem.policies.routing.objectives import Objective
 
 S = TypeVar("S", bound=Strict)
 
@@ -32,6 +34,12 @@ class NoSuchDevice(EngineError):
     """No device of that name is registered, or none at all where one is needed."""
 
     code = "device_not_found"
+
+
+class LimitsNotKept(EngineError):
+    """No mode keeps the limits that the request's objective sets."""
+
+    code = "limits_not_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class Job:
     model: name of the model that answers; "": the first one.
     priority: among the account's requests that wait for room, the lowest first.
     trace: span of the request; None where nothing is traced.
+    objective: what counts for it; None leaves that to the policies.
     """
 
     id: int
@@ -67,6 +76,7 @@ class Job:
     model: str = ""
     priority: int = 0
     trace: Trace | None = field(default=None, compare=False)
+    objective: Objective | None = None
 
     def asked(self, kind: type[S]) -> S:
         """Return the options of that kind, the defaults if there are none."""
@@ -115,6 +125,8 @@ class JobStats:
     joules: energy that the device spent.
     prices: prices of tokens and joules, from the router.
     figures: figures of each mode that served the job, by its name.
+    stall_s: seconds that its reader waited after the first token; 0 without a reader.
+    forecast: what was expected at its first assignment; None where nothing was.
     """
 
     mode: str = ""
@@ -129,6 +141,13 @@ class JobStats:
     joules: float = 0.0
     prices: Prices = field(default_factory=Prices)
     figures: dict[str, Figures] = field(default_factory=dict)
+    stall_s: float = 0.0
+    forecast: Forecast | None = None
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds per token after the first one; 0 where there is none."""
+        return (self.total_s - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else 0.0
 
     def bill(self) -> Bill:
         """Return the cost."""

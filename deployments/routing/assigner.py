@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 from tandem.cluster.devices.record import DeviceRecord
@@ -16,11 +17,12 @@ from tandem.deployments.request.assignment import (
     NoEndpoint,
     RoutingRequest,
 )
-from tandem.deployments.request.job import NoSuchDevice, UnknownMode
+from tandem.deployments.request.forecast import Forecast
+from tandem.deployments.request.job import LimitsNotKept, NoSuchDevice, UnknownMode
 from tandem.deployments.request.pools import DEVICE, POOLS
 from tandem.deployments.routing.device_index import DeviceIndex
 from tandem.deployments.routing.directory import Snapshot
-from tandem.engine.base import EngineStopped, NoCapacity
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity
 from tandem.engine.split.base import SplitMismatch, misfit
 from tandem.policies.cost import PerToken
 from tandem.policies.routing.collaboration import (
@@ -29,7 +31,10 @@ from tandem.policies.routing.collaboration import (
     CollaborationPolicy,
     CollaborationState,
     DevicePart,
+    NothingAllowed,
+    NothingUp,
 )
+from tandem.policies.routing.objectives import Candidate
 from tandem.policies.routing.replica import ReplicaView, RoutingPolicy
 
 FIRST_S = 2.0
@@ -41,6 +46,37 @@ ASSIGNED_S = 2.0
 """By now a device has told of a session that was opened there: it registers every second."""
 
 
+FULL_S = 1.0
+"""Seconds after which it is worth asking again for a device where all are full."""
+COMPARED = 4
+"""Devices with which each mode is compared, the ones that the policy prefers."""
+
+Predict = Callable[[str, str | None, RoutingRequest, Endpoints], Forecast | None]
+"""Forecasts an answer in a mode, with a device or without one, by endpoints."""
+
+
+def no_forecast(
+    mode: str, device: str | None, wanted: RoutingRequest, endpoints: Endpoints
+) -> Forecast | None:
+    """Return that nothing is known."""
+    return None
+
+
+class Ways:
+    """Ways to answer one request: their endpoints and forecasts, by mode and device.
+
+    replicas: that routing policies have picked for the request, by role's kind, so that no policy is asked twice.
+    full: whether a device was left out that has no room.
+    """
+
+    __slots__ = ("found", "full", "replicas")
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str | None], tuple[Endpoints, Forecast]] = {}
+        self.replicas: dict[tuple[str, bool], EndpointInfo | None] = {}
+        self.full = False
+
+
 class Assigner:
     """Assigns endpoints at one router.
 
@@ -49,6 +85,7 @@ class Assigner:
     price: the model's own, dollars per token, of replicas without one; None: the usual one.
     usual_price: of models without their own; the application's, which may change.
     missed: by pool, requests that went on without it as it was empty.
+    predict: forecasts answers for policies that compare them.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's verifier and its
     drafter alternate turns, and all requests the same verifier. A snapshot's loads are old by the time a burst
@@ -66,6 +103,7 @@ class Assigner:
         self.usual_price = PerToken(0.0, 0.0)
         self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
         self.missed = Counter[str]()
+        self.predict: Predict = no_forecast
         self._version = 0
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
         self._devices = DeviceIndex(collaboration.preference)
@@ -128,14 +166,23 @@ class Assigner:
         self._devices.forget_assigned(now_s - ASSIGNED_S)
         if wanted.sent:
             self._kept_until_s |= dict.fromkeys(wanted.full, now_s + FIRST_S)
-        chosen = self._choose(wanted)
-        name = chosen.mode
-        while True:
-            mode = MODES[name]
-            cast = self._cast(mode, chosen.device, wanted, retry_lost, now_s)
-            if not isinstance(cast, str):
-                break
-            name = cast
+        ways = Ways()
+        try:
+            chosen = self._choose(wanted, lambda: self._candidates(wanted, ways, retry_lost, now_s))
+        except NothingAllowed as error:
+            if ways.full:
+                raise NoCapacity("the devices that keep the request's limits are full", FULL_S) from None
+            raise LimitsNotKept(str(error)) from None
+        except NothingUp as error:
+            raise NoEndpoint(str(error)) from None
+        name, forecast = chosen.mode, None
+        if chosen.reason is not None and (way := ways.found.get((name, chosen.device))) is not None:
+            cast, forecast = way[0], replace(way[1], reason=chosen.reason)
+        else:
+            while isinstance(found := self._cast(MODES[name], chosen.device, wanted, retry_lost, now_s), str):
+                name = found
+            cast = found
+        mode = MODES[name]
         device = cast.get(role.name) if (role := mode.device_role()) else None
         for endpoint in cast.values():
             if endpoint.device:
@@ -149,6 +196,7 @@ class Assigner:
             replaceable=frozenset(
                 r.name for r in mode.roles if r.name in cast and self._spare(r, cast, wanted)
             ),
+            forecast=forecast,
         )
 
     def assigned_elsewhere(self, made: Assignment, now_s: float) -> None:
@@ -158,7 +206,7 @@ class Assigner:
             if endpoint.device:
                 self._devices.assigned(endpoint.name, now_s)
 
-    def _choose(self, wanted: RoutingRequest) -> Collaboration:
+    def _choose(self, wanted: RoutingRequest, candidates: Callable[[], Sequence[Candidate]]) -> Collaboration:
         if wanted.mode is not None and wanted.mode not in MODES:
             raise UnknownMode(f"mode {wanted.mode!r} is not one of {', '.join(MODES)}")
         named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
@@ -179,11 +227,62 @@ class Assigner:
                 max_tokens=wanted.max_tokens,
                 reader_rate=wanted.reader_rate,
                 budget=wanted.budget,
+                objective=wanted.objective,
+                candidates=candidates,
             )
         )
 
+    def _candidates(
+        self, wanted: RoutingRequest, ways: Ways, retry_lost: bool, now_s: float
+    ) -> list[Candidate]:
+        """Return the ways to answer a request that its wishes leave open, and put them into `ways`."""
+        if self.predict is no_forecast:
+            return []
+        names = MODES if wanted.mode is None else (wanted.mode,)
+        asked = None if wanted.device == ANY_DEVICE else wanted.device
+        among = wanted.devices if asked is None else (asked,) if isinstance(asked, str) else asked
+        devices: list[str | None] = [
+            name
+            for name in self._devices.few(COMPARED, among)
+            if self._has_room(name, ways) and self._device(name).key not in (*wanted.full, *wanted.lost)
+        ]
+        missed = self.missed.copy()
+        for name in names:
+            mode = MODES[name]
+            if (wanted.modes is not None and name not in wanted.modes) or (
+                mode.private and wanted.split is None
+            ):
+                continue
+            part = device_part(mode)
+            free = wanted.device is None or part is DevicePart.NEVER
+            if wanted.mode is None and wanted.device is not None and part is DevicePart.NEVER:
+                continue
+            alone: list[str | None] = [None] if free and part is not DevicePart.MUST else []
+            for device in alone if part is DevicePart.NEVER else alone + devices:
+                try:
+                    cast = self._cast(mode, device, wanted, retry_lost, now_s, ways)
+                except EngineError:
+                    continue
+                if isinstance(cast, str) or (device is None and part is DevicePart.MAY and len(cast) < 2):
+                    continue
+                if (forecast := self.predict(name, device, wanted, cast)) is not None:
+                    ways.found[name, device] = cast, forecast
+        self.missed = missed
+        return [Candidate(*way, forecast.expected) for way, (_, forecast) in ways.found.items()]
+
+    def _has_room(self, device: str, ways: Ways) -> bool:
+        has_room = self._devices.has_room(device)
+        ways.full = ways.full or not has_room
+        return has_room
+
     def _cast(
-        self, mode: type[Mode], device: str | None, wanted: RoutingRequest, retry_lost: bool, now_s: float
+        self,
+        mode: type[Mode],
+        device: str | None,
+        wanted: RoutingRequest,
+        retry_lost: bool,
+        now_s: float,
+        ways: Ways | None = None,
     ) -> Endpoints | str:
         """Endpoints by role, or the mode that serves the request in place of this one."""
         cast: dict[str, EndpointInfo] = {}
@@ -193,7 +292,13 @@ class Assigner:
             if role.if_lost and role.unless not in cast and (forgotten or _has_lost(role, wanted)):
                 return role.if_lost
             if role.pool != DEVICE:
-                endpoint = self._replica(role, wanted, retry_lost, now_s)
+                key = role.pool, role.expendable
+                if ways is not None and key in ways.replicas:
+                    endpoint = ways.replicas[key]
+                else:
+                    endpoint = self._replica(role, wanted, retry_lost, now_s)
+                    if ways is not None:
+                        ways.replicas[key] = endpoint
             elif forgotten or (device is None and not needed):
                 endpoint = None
             else:
@@ -295,6 +400,12 @@ class Assigner:
 
     def _load(self, endpoint: EndpointInfo) -> int:
         return endpoint.sessions + self._assigned[endpoint.key]
+
+    def load(self, endpoint: EndpointInfo) -> int:
+        """Return the sessions of a replica or a device, with those assigned since the last news."""
+        if not endpoint.device:
+            return self._load(endpoint)
+        return self._devices.sessions(endpoint.name) if endpoint.name in self._devices.records else 0
 
     def queue(self, target: EndpointInfo) -> float:
         """Return a verifier's other sessions, in relation to `batch_limit`."""

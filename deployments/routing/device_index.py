@@ -72,6 +72,10 @@ class DeviceIndex:
         """Return a device's sessions, as far as is known here."""
         return self._records[name].sessions + len(self._assigned.get(name, ()))
 
+    def has_room(self, name: str) -> bool:
+        """Return whether a device can take one more session, as far as is known here."""
+        return self.sessions(name) < self._records[name].capacity
+
     def best(self, among: Sequence[str] | None = None) -> DeviceView | None:
         """Return the best of the named devices, or of all; None if none of them is there."""
         if among is not None:
@@ -82,9 +86,31 @@ class DeviceIndex:
             heapq.heappop(heap)
         return self._view(heap[0][1]) if heap else None
 
+    def few(self, count: int, among: Sequence[str] | None = None) -> list[str]:
+        """Return the names of the best of the named devices, or of all, the best first."""
+        if among is not None:
+            there = [name for name in among if name in self._keys]
+            return heapq.nsmallest(count, there, key=self._keys.__getitem__)
+        taken: list[tuple[Preference, str]] = []
+        heap, keys = self._heap, self._keys
+        while heap and len(taken) < count:
+            entry = heapq.heappop(heap)
+            if keys.get(entry[1]) == entry[0] and entry not in taken:
+                taken.append(entry)
+        for entry in taken:
+            heapq.heappush(heap, entry)
+        return [name for _, name in taken]
+
     def _view(self, name: str) -> DeviceView:
-        record = self._records[name]
-        return DeviceView(name, record.rtt_s, self.sessions(name), record.prefill_token_s)
+        record, sessions = self._records[name], self.sessions(name)
+        return DeviceView(
+            name,
+            record.rtt_s,
+            sessions,
+            record.prefill_token_s,
+            record.decode_token_s,
+            full=not self.has_room(name),
+        )
 
     def _place(self, name: str) -> None:
         key = self._preference(self._view(name))

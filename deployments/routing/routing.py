@@ -16,11 +16,12 @@ from tandem.deployments.config.settings import AccountSettings, RouterSettings
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Surroundings
-from tandem.deployments.request.assignment import Assignment, NoEndpoint, Prices, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, Endpoints, NoEndpoint, Prices, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.forecaster import Forecaster
 from tandem.engine.base import EngineError
 from tandem.engine.config import Strict
 from tandem.policies.cost import PerToken, per_million
@@ -65,9 +66,12 @@ class Routing:
         self.settings = settings or RouterSettings()
         self.accounts = accounts or AccountSettings()
         around = Surroundings(assigner, lambda: self.accounts.budget, random or Random(), suffix)
+        self.shared = around.shared
         self.modes = {
             name: mode.router(modes.get(name) or mode.settings(), around) for name, mode in MODES.items()
         }
+        self.forecaster = Forecaster(self.modes, assigner, self._prices)
+        assigner.predict = self.forecaster.forecast
         self._may_dial_in = may_dial_in
         self._news = asyncio.Event()
         self._informed = False
@@ -138,14 +142,18 @@ class Routing:
 
     def assign_now(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
         """Assign as Assigner.assign, and add prices and the mode's briefing."""
-        accounts, rate = self.accounts, wanted.exchange_rate
-        usual = self.assigner.usual_price = per_million(accounts.price_in, accounts.price_out)
+        self.assigner.usual_price = per_million(self.accounts.price_in, self.accounts.price_out)
         made = self.assigner.assign(wanted, retry_lost, now_s)
-        asked = (endpoint.price for endpoint in made.endpoints.values())
-        own = next(filter(None, asked), None) or self.assigner.price
-        prices = Prices(own or usual, accounts.exchange_rate if rate is None else rate)
+        prices = self._prices(wanted, made.endpoints)
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)
         return replace(made, prices=prices, briefing=briefing)
+
+    def _prices(self, wanted: RoutingRequest, endpoints: Endpoints) -> Prices:
+        """Return the prices of a request's tokens at these endpoints."""
+        rate = wanted.exchange_rate
+        asked = (endpoint.price for endpoint in endpoints.values())
+        own = next(filter(None, asked), None) or self.assigner.price or self.assigner.usual_price
+        return Prices(own, self.accounts.exchange_rate if rate is None else rate)
 
     def dearest(self) -> PerToken:
         """Return the highest prices of the verifiers that are up, dollars per token in and out."""
@@ -156,6 +164,8 @@ class Routing:
 
     def learn(self, report: Report) -> None:
         """Take in what an answer has taught."""
+        self.shared.learn(report)
+        self.forecaster.learn(report)
         for name, part in self.modes.items():
             try:
                 part.learn(report, report.taught.get(name))

@@ -154,20 +154,24 @@ class Reader:
     Reading is continuous: the unread rest of the current token counts, so that the buffer falls by `rate` a second.
 
     rate: tokens/s.
+    stalled_s: seconds that it has waited for tokens after the first.
     """
 
-    __slots__ = ("_dry_at", "rate")
+    __slots__ = ("_dry_at", "rate", "stalled_s")
 
     def __init__(self, rate: float) -> None:
         _check_rate(rate)
         self.rate = rate
         self._dry_at = -math.inf  # when all that has come will have been read
+        self.stalled_s = 0.0
 
     def deliver(self, tokens: int, now_s: float) -> None:
         """Record that `tokens` arrive at once."""
         if tokens < 0:
             raise ValueError(f"cannot deliver {tokens} tokens")
         if tokens:
+            if self._dry_at > -math.inf:
+                self.stalled_s += max(0.0, now_s - self._dry_at)
             self._dry_at = max(self._dry_at, now_s) + tokens / self.rate
 
     def dry_s(self, now_s: float) -> float:

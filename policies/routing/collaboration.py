@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tandem.policies.base import Registry
+from tandem.policies.routing.objectives import Candidate, Objective
 
 ANY_DEVICE = "any"
 
@@ -26,13 +27,16 @@ class DeviceView:
 
     rtt_s: round-trip time of its link, seconds.
     sessions: its open sessions.
-    prefill_token_s: seconds to prefill a token, 0 if unknown.
+    full: whether it has no room for one more.
+    prefill_token_s, decode_token_s: seconds to prefill a token and to give one out, 0 if unknown.
     """
 
     name: str
     rtt_s: float
     sessions: int
     prefill_token_s: float = 0.0
+    decode_token_s: float = 0.0
+    full: bool = False
 
 
 Preference = tuple[int | float | str, ...]
@@ -51,6 +55,9 @@ class CollaborationState:
     max_tokens: most tokens of the answer.
     reader_rate: tokens/s, 0 without a reader.
     budget: the request's own share of prompt tokens that the constrained endpoint may take in; None for its account's.
+    objective: what counts for the request; None leaves it to the policy.
+    candidates: ways to answer it that its wishes leave open and that endpoints are up for, each with a prediction. They
+        are made when this is called; none if nothing can be predicted.
     """
 
     mode: str | None
@@ -61,14 +68,48 @@ class CollaborationState:
     max_tokens: int = 256
     reader_rate: float = 0.0
     budget: float | None = None
+    objective: Objective | None = None
+    candidates: Callable[[], Sequence[Candidate]] = tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a way to answer a request was chosen.
+
+    loss: its expected loss, dollars.
+    second: the runner-up; None if there was none.
+    second_loss: the expected loss of the runner-up, dollars.
+    candidates: number of ways that were compared.
+    tried: whether a way was chosen that does not seem the best, to learn of it.
+    missed: whether a limit is expected to be exceeded, as nothing keeps it.
+    """
+
+    loss: float
+    second: Candidate | None = None
+    second_loss: float = 0.0
+    candidates: int = 1
+    tried: bool = False
+    missed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Collaboration:
-    """Decision: a mode, and the device that takes part (None without one; speculation is then fused)."""
+    """Decision: a mode, and the device that takes part (None without one; speculation is then fused).
+
+    reason: None where the policy compares nothing.
+    """
 
     mode: str
     device: str | None
+    reason: Reason | None = None
+
+
+class NothingAllowed(ValueError):
+    """No way to answer the request keeps its limits."""
+
+
+class NothingUp(ValueError):
+    """No endpoint is up that is known to keep the request's limits."""
 
 
 class CollaborationPolicy(Protocol):
@@ -77,7 +118,10 @@ class CollaborationPolicy(Protocol):
         ...
 
     def choose(self, state: CollaborationState) -> Collaboration:
-        """Return a mode that the available endpoints can serve; explicit wishes are followed as they stand."""
+        """Return a mode that the available endpoints can serve; explicit wishes are followed as they stand.
+
+        Raises NothingAllowed or NothingUp.
+        """
         ...
 
 
@@ -98,6 +142,10 @@ class ExplicitElseCloud:
         return (device.sessions, device.prefill_token_s, device.rtt_s, device.name)
 
     def choose(self, state: CollaborationState) -> Collaboration:
+        if state.objective is not None:
+            raise NothingAllowed(
+                "this server's policy weighs no objectives: router.collaboration is not `auto`"
+            )
         mode = state.mode or ("speculative" if state.device else "cloud")
         if mode not in state.modes:
             mode = next(iter(state.modes))

@@ -209,6 +209,22 @@ class TargetHistory:
         self.take_part(self._joined)
         return self._joined
 
+    def new_pair(self, rtt_s: float) -> WindowState:
+        """Return the state of a pair that has made no round yet, and does not take part. rtt_s: of its link."""
+        return WindowState(
+            acceptance=0.0,
+            rtt_s=rtt_s,
+            tpot_s=0.0,
+            queue=self.queue,
+            previous=0,
+            fused_s=self.fused_s,
+            prior=self.alpha,
+            verify_least_s=self.verify_least_s,
+            alone_s=self.alone_s,
+            shared_verify_s=max(0.0, self.verify_s) if self.is_known else 0.0,
+            shared_draft_s=max(0.0, self.draft_least_s),
+        )
+
     def take_part(self, pair: int) -> None:
         if pair not in self._present:
             self._latest = min(len(self._present) + 1, MOST_PAIRS)

@@ -198,6 +198,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller, backend: S
         scored=request.scored,
         options=options_of(asked),
         priority=request.priority,
+        objective=None if asked.objective is None else asked.objective.objective(),
     )
 
 

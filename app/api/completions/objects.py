@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from tandem.app.api.completions.choice import Run
 from tandem.app.api.reader.metrics import Reading
 from tandem.app.api.stats.stats import Stats, stats
+from tandem.app.api.stats.why import Why, why
 from tandem.app.api.tools.reader import CallPart
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import JobStats
@@ -22,12 +23,14 @@ class Tandem(BaseModel):
         character is a Unicode code point, an origin one of `deployments.request.tokenlog.Origin` or, for a prompt
         repeated by `echo`, "prompt".
     stats: how the answer was served, when it came and what it cost.
+    why: why the server chose its mode and device; null where its policy compares nothing.
     """
 
     model_config = ConfigDict(json_schema_extra=describe)
 
     origins: list[tuple[str, int]]
     stats: Stats
+    why: Why | None = None
 
 
 class CompletionDetails(BaseModel):
@@ -137,4 +140,4 @@ def tandem(runs: Sequence[Run], jobs: Sequence[JobStats], readings: Sequence[Rea
             joined[-1] = (origin, joined[-1][1] + characters)
         else:
             joined.append((str(origin), characters))
-    return Tandem(origins=joined, stats=stats(jobs, readings))
+    return Tandem(origins=joined, stats=stats(jobs, readings), why=why(jobs))

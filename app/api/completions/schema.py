@@ -9,6 +9,7 @@ import json
 import secrets
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -23,6 +24,7 @@ from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import with_options
 from tandem.engine.base import Grammar, Sampling
+from tandem.policies.routing.objectives import OBJECTIVES, Leaves, Objective
 
 
 def _content(value: Any) -> Any:
@@ -142,6 +144,34 @@ EFFORT = "reasoning_effort"
 DeviceName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
+class ObjectiveForm(StrictForm):
+    """Worth of what counts for a request whose mode is left open, in dollars, and limits that no choice may exceed.
+
+    prefer: objective whose values stand where the others are left out.
+    second_usd: worth of a second that the reader waits.
+    quality_usd: worth of an answer's whole quality.
+    ttft_s: greatest expected seconds to the first token; where nothing is so quick, the quickest is chosen.
+    usd: greatest expected cost.
+    min_quality: least expected quality, the target's own being 1.
+    privacy: most that may leave the device: nothing, hidden_states or text.
+    """
+
+    prefer: Literal["balanced", "fast", "cheap", "private"] = "balanced"
+    second_usd: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
+    quality_usd: float | None = Field(None, ge=0, le=1e6, allow_inf_nan=False)
+    ttft_s: float | None = Field(None, gt=0, allow_inf_nan=False)
+    usd: float | None = Field(None, ge=0, allow_inf_nan=False)
+    min_quality: float | None = Field(None, ge=0, le=1)
+    privacy: Literal["nothing", "hidden_states", "text"] | None = None
+
+    def objective(self) -> Objective:
+        """Return the objective that the policies know."""
+        said = {key: value for key, value in self if key != "prefer" and value is not None}
+        if self.privacy is not None:
+            said["privacy"] = Leaves[self.privacy.upper()]
+        return replace(OBJECTIVES[self.prefer], **said)
+
+
 @with_options(MODES.values())
 class TandemOptions(StrictForm):
     """Options for sharing the work between edge and cloud; the server's policies decide what is left out. The modes add
@@ -154,6 +184,7 @@ class TandemOptions(StrictForm):
     budget: in races, share of prompt tokens for the constrained endpoint; at most the key's.
     exchange_rate: dollars that a joule of the device is worth; at most the key's.
     resumable: whether the stream goes on for a while without its client, who may come back to it.
+    objective: what counts where the mode is left open, or the name of one; needs the collaboration policy `auto`.
     """
 
     mode: str | None = Field(default=None, min_length=1, max_length=64)
@@ -166,6 +197,10 @@ class TandemOptions(StrictForm):
     budget: float | None = Field(default=None, ge=0, le=1)
     exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
     resumable: bool = False
+    objective: Annotated[
+        ObjectiveForm | None,
+        BeforeValidator(lambda value: {"prefer": value} if isinstance(value, str) else value),
+    ] = None
 
     def check(self, stream: bool) -> None:
         """Raise ValueError for options that a stream alone may have, where it is none."""

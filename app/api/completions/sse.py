@@ -2,7 +2,8 @@
 
 A chunk carries one choice, and the extension beside `choices`:
     "tandem": {"origins": [["draft", 12], ["corrected", 4]]}
-as `app.api.completions.objects` describes it; a choice's last chunk (the one with finish_reason) adds "stats".
+as `app.api.completions.objects` describes it; a choice's last chunk (the one with finish_reason) adds "stats" and,
+where modes are compared, "why".
 After a failure the last event is {"error": {...}}, and no [DONE] follows.
 """
 
@@ -19,6 +20,7 @@ from tandem.app.api.completions.objects import Usage
 from tandem.app.api.completions.schema import StreamOptions
 from tandem.app.api.http.errors import ApiError
 from tandem.app.api.stats.stats import stats
+from tandem.app.api.stats.why import why
 from tandem.app.api.tools.reader import CallPart
 from tandem.engine.text.tokenizer import Tokenizer
 
@@ -80,6 +82,8 @@ class EventWriter:
         parts += [b',"tandem":{"origins":', _encode(piece.runs)]
         if piece.stats and piece.reading:
             parts += [b',"stats":', stats([piece.stats], [piece.reading]).model_dump_json().encode()]
+            if (reasons := why([piece.stats])) is not None:
+                parts += [b',"why":', reasons.model_dump_json().encode()]
         parts.append(b"}")
         if self._padded:
             parts.append(_PADDING % (b"x" * (-(sum(map(len, parts)) + _AROUND) % PADDED)))

@@ -114,6 +114,7 @@ _ENGINE_ERRORS: dict[str, tuple[int, str, str | None]] = {
     "context_length_exceeded": (400, INVALID, None),
     "content_filter": (400, INVALID, None),
     "unknown_mode": (400, INVALID, "tandem.mode"),
+    "limits_not_kept": (400, INVALID, "tandem.objective"),
     "prompt_left_device": (400, INVALID, "tandem.mode"),
     "split_mismatch": (400, INVALID, "tandem.mode"),
     "device_not_found": (404, INVALID, "tandem.device"),

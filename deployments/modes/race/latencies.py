@@ -15,8 +15,8 @@ KEPT = 4096
 class Rivals:
     """Statistics of racing endpoints. outputs: lengths of answers, of any endpoint."""
 
-    def __init__(self) -> None:
-        self.outputs = Outputs()
+    def __init__(self, outputs: Outputs | None = None) -> None:
+        self.outputs = Outputs() if outputs is None else outputs
         self._servers: LRUTable[str, Latencies] = LRUTable(KEPT)  # by model
         self._resumed: LRUTable[str, Latencies] = LRUTable(KEPT)  # likewise
         self._devices: LRUTable[str, StepTimeModel] = LRUTable(KEPT)  # by name

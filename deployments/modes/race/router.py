@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
+from tandem.deployments.modes.alone import device_alone, expected_tokens, target_alone
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.race.latencies import Rivals
 from tandem.deployments.modes.race.settings import RaceSettings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.policies.race.costs import Costs
+from tandem.policies.race.course import Contestants, expected_course
 from tandem.policies.race.dispatch import Side, Start
 from tandem.policies.race.migration import MigrationPolicy
 from tandem.policies.race.race import Race, RaceAccount, RaceRequest, RaceSnapshot
+from tandem.policies.routing.objectives import Estimate, Prediction
 
 ACCOUNTS_KEPT = 65_536
 """Accounts that have not raced for longest are forgotten first."""
@@ -58,7 +61,7 @@ class RaceRouter(RouterPart[RaceSettings]):
     def __init__(self, settings: RaceSettings, router: Surroundings) -> None:
         super().__init__(settings, router)
         self.accounts: LRUTable[str, RaceAccount] = LRUTable(ACCOUNTS_KEPT)
-        self.rivals = Rivals()
+        self.rivals = Rivals(router.shared.lengths)
         self.races: LRUTable[int, Race] = LRUTable(RACES_KEPT)
 
     def follow(self, settings: RaceSettings) -> None:
@@ -81,9 +84,40 @@ class RaceRouter(RouterPart[RaceSettings]):
             )
         return RaceBriefing(race.start, race.limit, costs, account.migration, history.snapshot())
 
+    def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction:
+        server, device = endpoints["server"], endpoints["device"]
+        known, tokens = wanted.prompt_tokens + wanted.sent, expected_tokens(self.router, wanted)
+        costs = Costs(prices.server, device.joules, prices.exchange_rate)
+        account = self.accounts.get(wanted.account)
+        budget = None if account is None else account.budgets[costs.constrained]
+        share = self.router.budget() if wanted.budget is None else wanted.budget
+        there, here = (
+            target_alone(self.router, wanted, server),
+            device_alone(self.router, wanted, device),
+        )
+        course = expected_course(
+            share if budget is None else budget.next(share),
+            costs,
+            Contestants(there.ttft_s, there.tpot_s, here.ttft_s, here.tpot_s),
+            known,
+            tokens,
+        )
+        joules = device.joules.of(round(known * course.device_in), round(tokens * course.device_out))
+        server_usd = prices.server.of(
+            round(known * course.server_in), round(tokens * (1.0 - course.device_out))
+        )
+        return Prediction(
+            ttft_s=Estimate(course.ttft_s),
+            tpot_s=Estimate(course.tpot_s),
+            usd=Estimate(server_usd + joules * prices.exchange_rate),
+            joules=Estimate(joules),
+            lost=self.router.shared.agreement(device.model).lost.times(course.device_out),
+            tokens=tokens,
+            rate=wanted.reader_rate,
+            others_s=there.others_s * (1.0 - course.device_out),
+        )
+
     def learn(self, report: Report, taught: object) -> None:
-        if report.whole:
-            self.rivals.outputs.note(report.tokens)
         if not isinstance(taught, Taught):
             return
         race = self.races.pop(report.request, None)

@@ -17,6 +17,7 @@ import msgspec
 from pydantic import computed_field
 
 from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.alone import UNKNOWN_DECODE_S, expected_tokens, target_alone
 from tandem.deployments.modes.base import (
     EndpointRole,
     Mode,
@@ -35,10 +36,12 @@ from tandem.deployments.request.pools import DEVICE, DRAFTER, VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.base import Drafts, Sampling
+from tandem.policies.routing.objectives import Estimate, Prediction
 from tandem.policies.speculation.arithmetic import MAX_WINDOW
+from tandem.policies.speculation.closed_form import expected_way
 from tandem.policies.speculation.drafting import DraftChoice
 from tandem.policies.speculation.history import PairSnapshot
-from tandem.policies.speculation.rounds import DraftSource, Learnt, Rounds, teach
+from tandem.policies.speculation.rounds import DraftSource, Learnt, PairRound, Rounds, teach
 from tandem.policies.speculation.window import StaticWindow
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
@@ -117,9 +120,10 @@ class PairBriefing:
 
 @dataclass(slots=True)
 class _Taught:
-    """learnt: the rounds of one pair, which is called `pair`."""
+    """learnt: the rounds of one pair, which is called `pair`. model: of its drafter."""
 
     pair: tuple[str, str]
+    model: str
     learnt: list[Learnt] = field(default_factory=list)
 
 
@@ -135,10 +139,39 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
         fleet, pair = self.router.fleet, self.pairs.of(drafter, target)
         return PairBriefing(fleet.queue(target), fleet.batch_limit, pair.snapshot())
 
+    def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction:
+        target, device, shared = endpoints["target"], endpoints.get("device"), self.router.shared
+        drafter = device or endpoints["drafter"]
+        known, tokens = wanted.prompt_tokens + wanted.sent, expected_tokens(self.router, wanted)
+        alone = target_alone(self.router, wanted, target)
+        way = expected_way(
+            self.pairs.state(drafter, target),
+            alone.tpot_s,
+            drafter.decode_token_s or (UNKNOWN_DECODE_S if device else 0.0),
+            shared.agreement(drafter.model).share,
+        )
+        joules = drafter.joules.of(known, round(tokens * way.drafted))
+        return Prediction(
+            ttft_s=Estimate(alone.ttft_s),
+            tpot_s=Estimate(way.token_s),
+            usd=Estimate(prices.server.of(known, round(tokens)) + joules * prices.exchange_rate),
+            joules=Estimate(joules),
+            tokens=tokens,
+            rate=wanted.reader_rate,
+            others_s=alone.others_s * way.steps,
+        )
+
     def learn(self, report: Report, taught: object) -> None:
         if isinstance(taught, list):
             for each in taught:
                 teach(self.pairs.named(each.pair), each.learnt)
+                judged = [done for done in each.learnt if isinstance(done, PairRound)]
+                accepted = sum(done.accepted for done in judged)
+                missed = sum(done.accepted < done.drafted for done in judged)
+                self.router.shared.agreement(each.model).note(accepted, accepted + missed)
+        forecast, ours = report.forecast, report.mode == SpeculativeMode.name
+        if ours and forecast is not None and forecast.mode == report.mode and report.ttft_s:
+            self.router.shared.target(forecast.target).first.note(forecast.prompt_tokens, report.ttft_s)
 
 
 class SpeculativeMode(Mode):
@@ -196,7 +229,8 @@ class SpeculativeRun(ModeRun):
             fused_window=self._fused_window,
             counts=self.figures,
         )
-        self._taught.append(_Taught(pair_name(first.session.endpoint, target.endpoint), rounds.learnt))
+        drafts = first.session.endpoint
+        self._taught.append(_Taught(pair_name(drafts, target.endpoint), drafts.model, rounds.learnt))
         drafters = {DraftSource.DEVICE: device, DraftSource.CLOUD: cloud}
         observer = Observer(pair, target, first.session, first.ready, briefing.batch_limit)
         try:

@@ -8,7 +8,7 @@ from tandem.deployments.lru import LRUTable
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.policies.speculation.gain import GainWindow
 from tandem.policies.speculation.history import PairHistory, TargetHistory
-from tandem.policies.speculation.window import WindowPolicy
+from tandem.policies.speculation.window import WindowPolicy, WindowState
 
 KEPT = 4096
 """Pairs that were not used for longest are forgotten first."""
@@ -34,6 +34,13 @@ class Pairs:
     def named(self, name: tuple[str, str]) -> PairHistory:
         """Return the history of the pair of that name (see pair_name)."""
         return self._of(name, 0.0, self._window)
+
+    def state(self, drafter: EndpointInfo, target: EndpointInfo) -> WindowState:
+        """Return what is known of a pair, which may be new."""
+        name = pair_name(drafter, target)
+        if (known := self._pairs.get(name)) is not None and known.seen:
+            return known.state()
+        return (self._targets.get(name[1]) or TargetHistory()).new_pair(drafter.rtt_s + target.rtt_s)
 
     def _of(self, name: tuple[str, str], rtt_s: float, window: Callable[[], WindowPolicy]) -> PairHistory:
         target = self._targets.of(name[1], TargetHistory)

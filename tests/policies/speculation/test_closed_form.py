@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.policies.speculation.closed_form import ClosedForm
+from tandem.policies.speculation.closed_form import ClosedForm, expected_way
 from tandem.policies.speculation.history import KNOWN, PairHistory, TargetHistory
 from tandem.policies.speculation.rounds import BURST
 from tandem.policies.speculation.window import StaticWindow, WindowState
@@ -169,3 +169,15 @@ def test_windows_are_no_wider_than_they_may_be() -> None:
 def test_parameters_out_of_range(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="needs"):
         ClosedForm(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_best_way_of_an_answer_is_expected_from_what_is_known() -> None:
+    """A new pair's device tells its speed."""
+    new = TargetHistory().new_pair(rtt_s=0.02)
+    near = expected_way(new, alone_s=0.05, draft_s=0.005, alpha=0.8)
+    assert near.token_s < 0.05
+    assert near.drafted > 1.0 > near.steps
+    far = expected_way(TargetHistory().new_pair(rtt_s=0.5), alone_s=0.05, draft_s=0.005, alpha=0.8)
+    assert far == pytest.approx((0.05, 0.0, 1.0)), "the target decodes alone"
+    never = expected_way(new, alone_s=0.05, draft_s=0.005, alpha=0.01)
+    assert never.drafted == 0.0

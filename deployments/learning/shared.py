@@ -1,0 +1,90 @@
+"""Knowledge that several modes' parts at the router share: targets' times under load, lengths of answers, and how often
+small models say what the target would."""
+
+from __future__ import annotations
+
+from tandem.deployments.learning.report import Report
+from tandem.deployments.lru import LRUTable
+from tandem.deployments.request.assignment import EndpointInfo
+from tandem.policies.estimators.step_time import StepTimeModel
+from tandem.policies.estimators.windows import Outputs
+from tandem.policies.routing.objectives import Estimate
+
+KEPT = 1024
+"""Models that were not used for longest are forgotten first."""
+FIRST_S, TOKEN_S = 0.3, 5e-4
+"""Assumed time of an unknown target to its first token: of any prompt, and of each token."""
+STEP_S, SESSION_S = 0.04, 1e-3
+"""Assumed time of its later tokens: of any, and of each session beside it."""
+AGREES, AGREES_WEIGHT = 0.75, 32.0
+"""Assumed share of a small model's tokens that are the target's, and the tokens for which that counts."""
+AGREES_KEPT = 2048.0
+"""Tokens over which that share is averaged."""
+
+
+class TargetTimes:
+    """Times of one model's replicas.
+
+    first: to the first token, by tokens of the prompt.
+    step: of each later one, by sessions.
+    """
+
+    __slots__ = ("first", "step")
+
+    def __init__(self) -> None:
+        self.first, self.step = StepTimeModel(FIRST_S, TOKEN_S), StepTimeModel(STEP_S, SESSION_S)
+
+    def first_token_s(self, endpoint: EndpointInfo, prompt_tokens: int) -> float:
+        """Return the expected seconds to the first token of a target with an empty queue."""
+        if not self.first.seen and endpoint.load.first_token_s:  # better than what is assumed
+            return endpoint.load.first_token_s + endpoint.rtt_s
+        return self.first.step_s(prompt_tokens)
+
+
+class Agreement:
+    """Share of a small model's tokens that the target would give, too."""
+
+    __slots__ = ("_judged", "_share")
+
+    def __init__(self) -> None:
+        self._share, self._judged = AGREES, AGREES_WEIGHT
+
+    @property
+    def share(self) -> float:
+        """Return the share."""
+        return self._share
+
+    @property
+    def lost(self) -> Estimate:
+        """Return the quality that answers of the small model lack: the share of its tokens that differ."""
+        return Estimate(1.0 - self._share, doubt=self._judged**-0.5)
+
+    def note(self, accepted: int, judged: int) -> None:
+        """Record the target's verdict on some tokens."""
+        self._judged = min(self._judged + judged, AGREES_KEPT)
+        if judged:
+            self._share += (accepted - self._share * judged) / max(self._judged, judged)
+
+
+class Shared:
+    """targets: by model.
+    lengths: of whole answers.
+    """
+
+    def __init__(self) -> None:
+        self.lengths = Outputs()
+        self._targets: LRUTable[str, TargetTimes] = LRUTable(KEPT)
+        self._agreements: LRUTable[str, Agreement] = LRUTable(KEPT)
+
+    def target(self, model: str) -> TargetTimes:
+        """Return the times of a model's replicas."""
+        return self._targets.of(model, TargetTimes)
+
+    def agreement(self, model: str) -> Agreement:
+        """Return how often a device's model says what the target would."""
+        return self._agreements.of(model, Agreement)
+
+    def learn(self, report: Report) -> None:
+        """Learn from an answer, in whatever mode."""
+        if report.whole:
+            self.lengths.note(report.tokens)

@@ -1,0 +1,89 @@
+"""Forecasts at the router: the modes' own formulas, corrected by what came of other answers of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import log
+from typing import Any
+
+from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.base import Fleet, RouterPart
+from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
+from tandem.deployments.request.forecast import Forecast
+from tandem.policies.estimators.correction import Corrections
+from tandem.policies.routing.objectives import Estimate, Prediction
+
+SHORT = 8
+"""Fewest tokens of an answer whose time per token says something."""
+FEW_S = 0.01
+"""Seconds that are added to times before they are compared: less is no difference."""
+Kind = tuple[str, ...]
+
+
+class Forecaster:
+    """Predicts what ways to answer a request bring, and learns from reports how wrong it was.
+
+    parts: the modes' own, by name.
+    prices: of a request at some endpoints.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[str, RouterPart[Any]],
+        fleet: Fleet,
+        prices: Callable[[RoutingRequest, Endpoints], Prices],
+    ) -> None:
+        self._parts, self._fleet, self._prices = parts, fleet, prices
+        self._first, self._step = Corrections(), Corrections()
+
+    def forecast(
+        self, mode: str, device: str | None, wanted: RoutingRequest, endpoints: Endpoints
+    ) -> Forecast | None:
+        """Return what an answer by these endpoints is expected to bring; None where the mode cannot say."""
+        formula = self._parts[mode].predict(wanted, endpoints, self._prices(wanted, endpoints))
+        if formula is None:
+            return None
+        target = next((each for each in endpoints.values() if not each.device), None)
+        kind: Kind = (mode,)
+        load = 0
+        if target is not None:
+            load = self._fleet.load(target) + 1
+            kind += (f"{target.model} {load.bit_length()}",)
+        for each in endpoints.values():
+            if each.device:
+                kind += (f"{each.name} {self._fleet.load(each).bit_length()}",)
+        return Forecast(
+            mode=mode,
+            device=device,
+            expected=self._corrected(formula, kind),
+            formula=formula,
+            kind=kind,
+            target="" if target is None else target.model,
+            load=load,
+            prompt_tokens=wanted.prompt_tokens + wanted.sent,
+        )
+
+    def learn(self, report: Report) -> None:
+        """Learn from an answer that was forecast, and went as it was planned."""
+        forecast = report.forecast
+        if forecast is None or forecast.mode != report.mode or not report.ttft_s:
+            return
+        formula, kind = forecast.formula, forecast.kind
+        self._first.note(kind, _ratio(report.ttft_s, formula.ttft_s.value))
+        if report.tokens >= SHORT and report.tpot_s:
+            self._step.note(kind, log(report.tpot_s / max(1e-6, formula.tpot_s.value)))
+
+    def _corrected(self, formula: Prediction, kind: Kind) -> Prediction:
+        return formula._replace(
+            ttft_s=_times(self._first, kind, formula.ttft_s),
+            tpot_s=_times(self._step, kind, formula.tpot_s),
+        )
+
+
+def _times(corrections: Corrections, kind: Kind, formula: Estimate) -> Estimate:
+    known = corrections.of(kind)
+    return Estimate(formula.value * known.factor, known.noise, known.doubt)
+
+
+def _ratio(came_s: float, expected_s: float) -> float:
+    return log((came_s + FEW_S) / (expected_s + FEW_S))

@@ -1,0 +1,149 @@
+"""Policy `auto` at the router: which ways it compares, what it expects of them, and what it learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.learning.report import Report
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.job import LimitsNotKept
+from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.routing import Routing
+from tandem.engine.base import NoCapacity
+from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.objectives import OBJECTIVES, Leaves, Objective
+from tandem.policies.routing.replica import routing
+
+VERIFIERS = tuple(EndpointInfo(f"verifier {n}", f"v:{n}", "verifier", "big", "v") for n in range(2))
+DRAFTER = EndpointInfo("drafter 0", "d:0", "drafter", "small", "v")
+OPEN = RoutingRequest(prompt_tokens=50, max_tokens=200)
+
+
+def phone(name: str, **figures: float) -> DeviceRecord:
+    """Return a phone with room for two."""
+    speed = {"prefill_token_s": 1e-3, "decode_token_s": 0.02, "prefill_j": 0.01, "decode_j": 0.5}
+    return DeviceRecord(
+        name=name,
+        address=f"{name}:1",
+        profile="p",
+        capacity=2,
+        model="small",
+        vocabulary="v",
+        **{**speed, **figures},  # type: ignore[arg-type]
+    )
+
+
+def router(*devices: DeviceRecord, policy: str = "round_robin", **parameters: object) -> Routing:
+    chosen = collaboration.create("auto", **{"explore": 0, **parameters})
+    made = Routing(Assigner(chosen, lambda: routing.create(policy), 64))
+    there = {each.name: each for each in devices}
+    made.see(Snapshot(1, {"verifier": VERIFIERS, "drafter": (DRAFTER,)}, there))
+    return made
+
+
+def came(made: Assignment, ttft_s: float, tpot_s: float, tokens: int = 100) -> Report:
+    return Report(
+        "me", "", tokens, True, Bill(), mode=made.mode, ttft_s=ttft_s, tpot_s=tpot_s, forecast=made.forecast
+    )
+
+
+def test_an_assignment_says_what_is_expected_and_why() -> None:
+    made = router(phone("a")).assign_now(OPEN)
+    forecast = made.forecast
+    assert forecast is not None
+    assert (forecast.mode, forecast.device) == (made.mode, made.device)
+    assert forecast.reason is not None
+    assert forecast.reason.candidates == 5, "cloud, fused, and each mode with the device"
+    assert forecast.reason.second is not None
+    assert forecast.expected.ttft_s.value > 0
+
+
+def test_explicit_wishes_stand() -> None:
+    there = router(phone("a"), phone("b", decode_token_s=0.5))
+    for mode in ("cloud", "device", "speculative", "race"):
+        assert there.assign_now(replace(OPEN, mode=mode)).mode == mode
+    for mode in ("device", "speculative", "race"):
+        assert there.assign_now(replace(OPEN, mode=mode, device="b")).device == "b"
+    assert there.assign_now(replace(OPEN, mode="cloud", device="b")).device is None
+    assert there.assign_now(replace(OPEN, device="b")).device == "b", "who names a device, wants it"
+    assert there.assign_now(replace(OPEN, modes=("device",), devices=("b",))).device == "b"
+
+
+def test_what_came_corrects_what_is_expected() -> None:
+    """The cloud turns out slow, and the device takes over; the cloud's kind is then known to be slow."""
+    there = router(phone("a", decode_token_s=0.03), objective="fast")
+    assert there.assign_now(OPEN).mode != "device"
+    for _ in range(20):
+        made = there.assign_now(replace(OPEN, mode="cloud"))
+        there.learn(came(made, ttft_s=5.0, tpot_s=0.5))
+    expected = there.assign_now(replace(OPEN, mode="cloud")).forecast
+    assert expected is not None
+    assert expected.expected.ttft_s.value == pytest.approx(5.0, rel=0.4)
+    assert expected.expected.tpot_s.value == pytest.approx(0.5, rel=0.3)
+    assert there.assign_now(OPEN).mode == "device"
+
+
+def test_reports_of_what_went_another_way_teach_nothing() -> None:
+    there = router()
+    made = there.assign_now(replace(OPEN, mode="cloud"))
+    before = made.forecast
+    there.learn(replace(came(made, 9.0, 9.0), mode="device"))
+    there.learn(replace(came(made, 9.0, 9.0), forecast=None))
+    after = there.assign_now(replace(OPEN, mode="cloud")).forecast
+    assert before is not None
+    assert after is not None
+    assert after.expected.tpot_s.doubt == before.expected.tpot_s.doubt
+    assert after.expected.ttft_s == before.expected.ttft_s
+
+
+def test_a_device_with_much_to_do_is_not_overloaded() -> None:
+    there = router(phone("a"), phone("b"), objective="private")
+    given = [there.assign_now(OPEN).device for _ in range(4)]
+    assert sorted(filter(None, given)) == ["a", "a", "b", "b"]
+    with pytest.raises(NoCapacity):
+        there.assign_now(OPEN)
+
+
+def test_limits_are_kept_or_the_request_is_refused() -> None:
+    there = router(phone("a"))
+    private = OBJECTIVES["private"]
+    assert there.assign_now(replace(OPEN, objective=private)).mode == "device"
+    with pytest.raises(LimitsNotKept):
+        there.assign_now(replace(OPEN, objective=private, mode="cloud"))
+    with pytest.raises(LimitsNotKept):
+        router().assign_now(replace(OPEN, objective=Objective(privacy=Leaves.NOTHING)))
+    empty = router()
+    empty.see(Snapshot(2, {"verifier": ()}, {}))
+    with pytest.raises(NoEndpoint, match="limits"):
+        empty.assign_now(replace(OPEN, objective=Objective(usd=1.0)))
+
+
+def test_a_policy_that_weighs_nothing_refuses_objectives() -> None:
+    plain = Routing(Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8))
+    plain.see(Snapshot(1, {"verifier": VERIFIERS}, {}))
+    assert plain.assign_now(OPEN).forecast is None
+    with pytest.raises(LimitsNotKept, match="auto"):
+        plain.assign_now(replace(OPEN, objective=OBJECTIVES["fast"]))
+
+
+def test_comparing_takes_no_replicas_turn() -> None:
+    """And counts no pool as missed."""
+    there = router(phone("a"), policy="round_robin")
+    taken = [there.assign_now(replace(OPEN, mode="cloud")).endpoints["target"].name for _ in range(4)]
+    assert taken == ["verifier 0", "verifier 1"] * 2
+    there.see(Snapshot(2, {"verifier": VERIFIERS}, {}))
+    there.assign_now(OPEN)
+    assert not there.assigner.missed
+
+
+def test_an_answer_whose_device_has_left_goes_on() -> None:
+    there = router(phone("a"))
+    there.see(Snapshot(2, {}, {}, ("a",), 1))
+    there.see(Snapshot(3, {"verifier": VERIFIERS}, {}, (), 2))
+    begun = replace(OPEN, sent=10, lost=("a@a:1",))
+    assert there.assign_now(begun).mode == "cloud"
