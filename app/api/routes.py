@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
@@ -24,19 +24,19 @@ from tandem.app.api.completions.admission import admit
 from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
 from tandem.app.api.completions.endpoint import answered, kept, resumed
 from tandem.app.api.completions.gather import ChunkCoalescer
-from tandem.app.api.completions.objects import ChatCompletion, Completion
+from tandem.app.api.completions.objects import ChatCompletion, Completion, DeletedStream
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
 from tandem.app.api.http.auth import authenticate, operator
 from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, described
 from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, no_embeddings
-from tandem.app.api.http.front_page import front_page
 from tandem.app.api.http.kept_streams import KeptStreams
 from tandem.app.api.models.cards import ModelList, ServedModel, model_card, served_model
 from tandem.app.api.responses.endpoints import add_responses
 from tandem.app.api.responses.form import ResponseForm
 from tandem.app.api.tokenize.endpoints import DetokenizeForm, TokenizeForm, add_tokenizer
+from tandem.app.page.files import add_page
 from tandem.deployments.access.keys import Caller, KeyRefused
 from tandem.deployments.access.store import LedgerError
 from tandem.deployments.request.assignment import Unavailable
@@ -64,6 +64,7 @@ def create_api(
     add_responses(api, backend, coalescer, streams)
     add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
+    add_page(api)
     if admin is None:
         _refuse_administration(api)
     else:
@@ -128,6 +129,13 @@ def _add_openai_endpoints(
             request, CompletionRequest, backend, respond
         )
 
+    @api.delete("/v1/chat/completions/{id}")
+    @api.delete("/v1/completions/{id}")
+    async def end(request: Request, id: str) -> DeletedStream:
+        """End a resumable stream and its answer."""
+        streams.end((await authenticate(request, backend)).account, id)
+        return DeletedStream(id=id)
+
     @api.get("/v1/models")
     async def models(request: Request) -> ModelList:
         await authenticate(request, backend)
@@ -166,10 +174,6 @@ def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
     async def alive() -> dict[str, str]:
         """Answer as long as this process runs; /readyz covers the rest."""
         return {"status": "ok"}
-
-    @api.get("/", include_in_schema=False)
-    async def front(request: Request) -> HTMLResponse:
-        return HTMLResponse(front_page(backend.models(), str(request.base_url)))
 
     @api.get("/version")
     async def version() -> dict[str, str]:

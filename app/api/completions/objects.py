@@ -112,6 +112,12 @@ class Completion(BaseModel):
     tandem: Tandem
 
 
+class DeletedStream(BaseModel):
+    id: str
+    object: Literal["chat.completion.deleted"] = "chat.completion.deleted"
+    deleted: Literal[True] = True
+
+
 def joined_calls(parts: Iterable[CallPart]) -> list[CalledTool]:
     """Return the calls whose parts came one after the other."""
     calls: list[CalledTool] = []

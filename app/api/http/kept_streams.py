@@ -106,13 +106,21 @@ class KeptStreams:
 
     def resume(self, account: str, id: str, after: int, keep_s: float) -> Response:
         """Return the response that sends a stream from behind its event `after`. Raises ApiError."""
+        stream = self._find(account, id)
+        if after != -1 and not stream.has(after):
+            raise ApiError(400, f"stream {id!r} has had no event {after}", code="invalid_value")
+        return _Following(self, stream, after + 1, keep_s)
+
+    def end(self, account: str, id: str) -> None:
+        """End a stream and its answer, and forget it. Raises ApiError."""
+        self._forget(self._find(account, id).id)
+
+    def _find(self, account: str, id: str) -> KeptStream:
         stream = self._kept.get(id)
         if stream is None or stream.account != account:
             message = f"there is no stream {id!r}, or not any more, or another replica of the API has it"
             raise ApiError(404, message, code="stream_not_found")
-        if after != -1 and not stream.has(after):
-            raise ApiError(400, f"stream {id!r} has had no event {after}", code="invalid_value")
-        return _Following(self, stream, after + 1, keep_s)
+        return stream
 
     def joined(self, stream: KeptStream) -> None:
         """Note that a client follows a stream."""
@@ -121,11 +129,14 @@ class KeptStreams:
             timer.cancel()
 
     def left(self, stream: KeptStream, keep_s: float) -> None:
-        """Note that a client follows it no more. keep_s: time until it is forgotten, unless another one comes."""
+        """Note that a client follows it no more. keep_s: time until it is forgotten, unless another one comes; one that
+        has had no event yet is forgotten at once, as nobody knows its id."""
         self._clients[stream.id] -= 1
         if not self._clients[stream.id]:
             del self._clients[stream.id]
-            if stream.id in self._kept:
+            if not stream.numbered:
+                self._forget(stream.id)
+            elif stream.id in self._kept:
                 loop = asyncio.get_running_loop()
                 self._timers[stream.id] = loop.call_later(keep_s, self._forget, stream.id)
         self._make_room()

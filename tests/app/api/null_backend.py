@@ -91,6 +91,7 @@ class NullBackend:
     hold_after: number of tokens after which every job waits for `go`.
     held: released by each job that begins to wait.
     fail_after: (tokens, error): every job raises the error after so many tokens.
+    origins: of the tokens of each mode, over and over.
     scores: log-probability of every token, for each job in its order.
     snapshot: replicas and devices that are up.
     observations: requests that are over.
@@ -123,6 +124,7 @@ class NullBackend:
         self.go = asyncio.Event()
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
+        self.origins: dict[str, Sequence[Origin]] = dict(ORIGINS)
         self.scores: Iterator[float] = repeat(-0.25)
         self.default_reader_rate = 5.0
         self.tracer: Tracer | None = None
@@ -259,7 +261,7 @@ class NullBackend:
 
     async def _deltas(self, job: Job, session: Session, stops: tuple[int, ...]) -> AsyncIterator[Delta]:
         """Yield the engine's tokens, or those of `says`, in bursts."""
-        origins, score = cycle(ORIGINS[job.mode or "cloud"]), next(self.scores)
+        origins, score = cycle(self.origins[job.mode or "cloud"]), next(self.scores)
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
         stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
         if job.scored:

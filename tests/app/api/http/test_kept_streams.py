@@ -114,6 +114,26 @@ async def test_without_the_client_it_ends_after_a_while(
     assert [seen.status for seen in backend.observations] == [DISCONNECTED]
 
 
+async def test_a_client_may_end_it(address: str, http: httpx.AsyncClient, backend: NullBackend) -> None:
+    before = await broken_off(address, backend, after=5)
+    path = f"{PATH}/{before[-1][0].partition(':')[0]}"
+    assert (await http.delete(path)).json()["deleted"] is True
+    await times(1, backend.closed)
+    assert (await backend.engine.stats()).sessions == 0
+    assert (await http.delete(path)).json()["error"]["code"] == "stream_not_found"
+
+
+async def test_without_any_event_it_ends_with_its_client(address: str, backend: NullBackend) -> None:
+    """The id is not known to anybody yet."""
+    backend.hold_after = 1
+    backend.burst = 100
+    async with uploading(address, json.dumps(CHAT)) as (_, writer):
+        await times(1, backend.held)
+        writer.transport.abort()
+        await times(1, backend.closed)
+    assert [seen.status for seen in backend.observations] == [DISCONNECTED]
+
+
 async def test_nobody_elses_stream_is_found(
     address: str, http: httpx.AsyncClient, backend: NullBackend
 ) -> None:
@@ -122,6 +142,8 @@ async def test_nobody_elses_stream_is_found(
     _, secret = await backend.treasury.make("ada", Role.OPERATOR, {})
     headers = {"authorization": f"Bearer {secret}", "Last-Event-ID": before[-1][0]}
     assert (await http.post(PATH, headers=headers)).status_code == 404
+    name = before[-1][0].partition(":")[0]
+    assert (await http.delete(f"{PATH}/{name}", headers=headers)).status_code == 404
     headers.pop("authorization")
     assert (await http.post(PATH, headers=headers)).status_code == 401
 

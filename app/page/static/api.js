@@ -1,0 +1,134 @@
+/** Requests to the API that this page comes from. */
+
+import { eventsOf } from "./events.js";
+
+/** @import { Chunk, Device, Model, Ready } from "./types.d.ts" */
+
+const AGAIN_MS = [200, 500, 1000, 2000, 4000, 8000, 15000, 15000];
+/** Waits before each try to come back to a stream; together less than the server keeps it. */
+
+/** A request that was refused, in the server's words. */
+export class ApiError extends Error {
+  /**
+   * @param {string} message
+   * @param {number} status
+   * @param {string | null} param field of the request at fault
+   */
+  constructor(message, status, param) {
+    super(message);
+    this.status = status;
+    this.param = param;
+  }
+}
+
+export class Api {
+  /** Secret of the caller; empty: none. */
+  key = "";
+
+  /** @returns {Promise<Model[]>} */
+  models = async () => (await this.#get("v1/models")).data;
+
+  /** @returns {Promise<Device[]>} */
+  devices = async () => (await this.#get("v1/devices")).data;
+
+  /** @returns {Promise<Ready>} */
+  ready = async () => (await this.#fetch("readyz", {})).json(); // 503 says what is missing
+
+  /**
+   * Yield the chunks of an answer to the end, coming back to it where the connection breaks.
+   * @param {object} body
+   * @param {AbortSignal} stop
+   * @param {() => void} broken called whenever the connection broke
+   * @returns {AsyncGenerator<Chunk, void, void>}
+   */
+  async *answer(body, stop, broken) {
+    const path = "v1/chat/completions";
+    let last = "";
+    let tries = 0;
+    const told = () => {
+      if (last) this.#forget(path, last);
+    };
+    stop.addEventListener("abort", told);
+    try {
+      for (;;) {
+        try {
+          const request = last ? { headers: { "last-event-id": last } } : this.#json(body);
+          const response = await this.#checked(path, { method: "POST", signal: stop, ...request });
+          if (!response.body) throw new TypeError("a response without a body");
+          for await (const { id, data } of eventsOf(response.body)) {
+            if (data === "[DONE]") return;
+            last = id || last;
+            tries = 0;
+            const chunk = JSON.parse(data);
+            yield chunk;
+            if (chunk.error) return;
+          }
+          throw new TypeError("the connection ended before the answer");
+        } catch (error) {
+          const wait = AGAIN_MS[tries++];
+          const lost = error instanceof TypeError && !stop.aborted; // so fetch and streams call a broken connection
+          if (!lost || !last || wait === undefined) throw error;
+          broken();
+          await pause(wait, stop);
+        }
+      }
+    } finally {
+      stop.removeEventListener("abort", told);
+    }
+  }
+
+  /**
+   * End a stream that would go on without this client.
+   * @param {string} path
+   * @param {string} last
+   */
+  #forget(path, last) {
+    const id = last.slice(0, last.lastIndexOf(":"));
+    void this.#fetch(`${path}/${id}`, { method: "DELETE", keepalive: true }).catch(() => {}); // it ends by itself, later
+  }
+
+  /** @param {object} body */
+  #json(body) {
+    return { headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  }
+
+  /** @param {string} path */
+  async #get(path) {
+    return (await this.#checked(path, {})).json();
+  }
+
+  /**
+   * @param {string} path
+   * @param {RequestInit} request
+   */
+  async #checked(path, request) {
+    const response = await this.#fetch(path, request);
+    if (response.ok) return response;
+    const reply = await response.json().catch(() => ({}));
+    throw new ApiError(reply.error?.message ?? response.statusText, response.status, reply.error?.param ?? null);
+  }
+
+  /**
+   * @param {string} path
+   * @param {RequestInit} request
+   */
+  #fetch(path, request) {
+    const headers = new Headers(request.headers);
+    if (this.key) headers.set("authorization", `Bearer ${this.key}`);
+    return fetch(new URL(path, document.baseURI), { ...request, headers, cache: "no-store", credentials: "omit" });
+  }
+}
+
+/**
+ * @param {number} ms
+ * @param {AbortSignal} stop
+ */
+function pause(ms, stop) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    stop.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(stop.reason);
+    });
+  });
+}

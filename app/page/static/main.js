@@ -1,0 +1,103 @@
+/** The page: puts its parts together, and shows every change once a frame. */
+
+import { html, nothing, render } from "./vendor/lit-html.js";
+import { chat, composer } from "./chat.js";
+import { Session } from "./session.js";
+import { keyForm, settings } from "./settings.js";
+import * as store from "./store.js";
+
+const WIDE = matchMedia("(min-width: 64rem)");
+const root = /** @type {HTMLElement} */ (document.getElementById("app"));
+let due = false;
+
+const session = new Session(() => {
+  if (due) return;
+  due = true;
+  requestAnimationFrame(draw);
+});
+
+function draw() {
+  due = false;
+  const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 80;
+  render(page(), root);
+  if (atEnd && session.busy) scrollTo(0, document.documentElement.scrollHeight);
+}
+
+function page() {
+  return html`<header class="top">
+      <h1>Tandem</h1>
+      <span class="at">${session.own ? `device ${session.ready?.device ?? ""}` : (session.model?.id ?? "")}</span>
+      <nav aria-label="More">
+        <a href="docs">API</a> <a href="readyz">What is up</a> <a href="v1/models">Models</a> <a href="v1/devices">Devices</a>
+        <a href="metrics">Metrics</a>
+      </nav>
+      ${themes()}
+    </header>
+    <div class="layout">
+      <aside aria-label="Conversations">
+        <details ?open=${WIDE.matches}><summary>Conversations</summary>${conversations()}</details>
+      </aside>
+      <aside class="settings-side" aria-label="Settings">
+        <details ?open=${WIDE.matches}>
+          <summary>Settings</summary>
+          ${settings(session)}
+          ${session.needsKey ? nothing : html`<details><summary>API key</summary>${keyForm(session)}</details>`}
+        </details>
+      </aside>
+      <main id="main">${trouble()} ${chat(session)} ${composer(session)}</main>
+    </div>
+    <p role="status" class="hidden">${session.news}</p>`;
+}
+
+function trouble() {
+  if (!session.trouble) return nothing;
+  return html`<div class="trouble" role="alert">
+    <p>${session.trouble}</p>
+    ${session.needsKey
+      ? keyForm(session)
+      : html`<button type="button" @click=${() => session.look()}>Try again</button>`}
+  </div>`;
+}
+
+function conversations() {
+  return html`<button type="button" class="new" @click=${() => session.begin()}>New conversation</button>
+    <ul class="list">
+      ${session.conversations.map(({ id, turns }) => {
+        const title = turns[0]?.question ?? "empty";
+        return html`<li>
+          <button type="button" aria-current=${id === session.current.id} @click=${() => session.show(id)}>${title}</button>
+          <button type="button" class="delete" aria-label=${`Delete: ${title}`} @click=${() => session.forget(id)}>×</button>
+        </li>`;
+      })}
+    </ul>`;
+}
+
+function themes() {
+  const change = (/** @type {Event} */ event) => {
+    const chosen = /** @type {HTMLSelectElement} */ (event.target).value;
+    store.keepTheme(chosen);
+    document.documentElement.dataset["theme"] = chosen;
+  };
+  return html`<label class="theme">
+    <span class="hidden">Colours</span>
+    <select @change=${change}>
+      ${["", "light", "dark"].map(
+        (each) => html`<option value=${each} .selected=${each === store.theme()}>${each || "as the system"}</option>`,
+      )}
+    </select>
+  </label>`;
+}
+
+addEventListener("keydown", (event) => {
+  const typing = event.target instanceof HTMLElement && event.target.matches("input, textarea, select");
+  if (event.key === "Escape") session.stop();
+  else if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    document.getElementById("question")?.focus();
+  }
+});
+
+document.documentElement.dataset["theme"] = store.theme();
+root.replaceChildren(); // what stands there for browsers without scripts
+draw();
+void session.look();

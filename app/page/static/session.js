@@ -1,0 +1,304 @@
+/** What the page shows at the moment, and everything that changes it. */
+
+import { ApiError, Api } from "./api.js";
+import { open, take, unanswered } from "./answer.js";
+import * as store from "./store.js";
+
+/** @import { Answer, Choices, Conversation, Device, Message, Model, Ready, Turn } from "./types.d.ts" */
+
+export class Session {
+  api = new Api();
+  choices = store.choices();
+  /** @type {Model[]} */
+  models = [];
+  /** @type {Device[]} */
+  devices = [];
+  /** @type {Ready | null} */
+  ready = null;
+  /** Why nothing can be asked at the moment; empty: it can. */
+  trouble = "";
+  needsKey = false;
+  /** Last news, for screen readers. */
+  news = "";
+  /** @type {Conversation[]} */
+  conversations = store.conversations();
+  /** @type {Conversation} */
+  current = fresh();
+  /** @type {number | null} */
+  editing = null;
+  /** @type {Map<Answer, AbortController>} */
+  #running = new Map();
+  #resumable = true;
+
+  /** @param {() => void} changed called after every change */
+  constructor(changed) {
+    this.changed = changed;
+    this.api.key = store.key();
+    store.watch((id) => this.#changedElsewhere(id));
+    addEventListener("pagehide", () => this.stop());
+  }
+
+  get model() {
+    return this.models.find(({ id }) => id === this.choices.model) ?? this.models[0];
+  }
+
+  get busy() {
+    return this.#running.size > 0;
+  }
+
+  /** Whether this is a device's own page. */
+  get own() {
+    return this.ready !== null && "cloud" in this.ready;
+  }
+
+  /** Ask the server what there is. */
+  async look() {
+    try {
+      [this.models, this.devices, this.ready] = await Promise.all([
+        this.api.models(),
+        this.api.devices(),
+        this.api.ready(),
+      ]);
+      this.trouble = "";
+      this.needsKey = false;
+    } catch (error) {
+      this.#refused(error);
+    }
+    this.changed();
+  }
+
+  /**
+   * @param {string} key
+   * @param {boolean} longer whether to keep it beyond this tab
+   */
+  async unlock(key, longer) {
+    this.api.key = key.trim();
+    store.keepKey(this.api.key, longer);
+    await this.look();
+    this.tell(this.trouble || "The key is accepted.");
+  }
+
+  /** @param {Partial<Choices>} chosen */
+  choose(chosen) {
+    this.choices = { ...this.choices, ...chosen };
+    store.keepChoices(this.choices);
+    this.changed();
+  }
+
+  /**
+   * Ask a question, in place of a turn and those behind it, or behind all.
+   * @param {string} question
+   * @param {number} at
+   */
+  ask(question, at = this.current.turns.length) {
+    const { model, choices } = this;
+    if (!question.trim() || !model || this.busy) return;
+    this.editing = null;
+    const modes = choices.compare ? [choices.mode, choices.other] : [choices.mode];
+    const rate = Number(choices.rate);
+    /** @type {Turn} */
+    const turn = { question, answers: modes.map((mode) => unanswered(mode, model.id, rate)), picked: 0 };
+    this.current.turns.splice(at, Infinity, turn);
+    const messages = this.#messages(at);
+    for (const answer of turn.answers) void this.#run(answer, messages, this.current);
+    this.tell("The answer is being written.");
+    this.#keep(this.current);
+  }
+
+  /** @param {number} at */
+  again(at) {
+    const turn = this.current.turns[at];
+    if (turn) this.ask(turn.question, at);
+  }
+
+  /** End all answers that are being written. */
+  stop() {
+    for (const controller of this.#running.values()) controller.abort();
+  }
+
+  /**
+   * Go on with one of several answers.
+   * @param {Turn} turn
+   * @param {number} picked
+   */
+  pick(turn, picked) {
+    turn.picked = picked;
+    this.#keep(this.current);
+  }
+
+  /** @param {number | null} at */
+  edit(at) {
+    this.editing = at;
+    this.changed();
+  }
+
+  begin() {
+    this.#show(fresh());
+  }
+
+  /** @param {string} id */
+  show(id) {
+    const found = this.conversations.find((each) => each.id === id);
+    if (found) this.#show(found);
+  }
+
+  /** @param {string} id */
+  forget(id) {
+    store.forget(id);
+    this.conversations = store.conversations();
+    if (this.current.id === id) this.begin();
+    this.tell("The conversation is deleted.");
+  }
+
+  /** @param {string} news */
+  tell(news) {
+    this.news = news;
+    this.changed();
+  }
+
+  /** @param {Conversation} conversation */
+  #show(conversation) {
+    this.stop();
+    this.editing = null;
+    this.current = conversation;
+    this.changed();
+  }
+
+  /**
+   * Return the messages of a question with all that was said before it.
+   * @param {number} at
+   * @returns {Message[]}
+   */
+  #messages(at) {
+    /** @type {Message[]} */
+    const messages = this.choices.system ? [{ role: "system", content: this.choices.system }] : [];
+    for (const { question, answers, picked } of this.current.turns.slice(0, at)) {
+      messages.push({ role: "user", content: question });
+      const text = answers[picked]?.text;
+      if (text) messages.push({ role: "assistant", content: text });
+    }
+    messages.push({ role: "user", content: this.current.turns[at]?.question ?? "" });
+    return messages;
+  }
+
+  /**
+   * @param {Answer} answer
+   * @param {Message[]} messages
+   * @param {Conversation} conversation
+   */
+  async #run(answer, messages, conversation) {
+    const controller = new AbortController();
+    this.#running.set(answer, controller);
+    try {
+      await this.#take(answer, messages, controller.signal);
+      if (open(answer)) throw new ApiError("the answer has no end", 500, null);
+    } catch (error) {
+      if (controller.signal.aborted) {
+        answer.state = "stopped";
+      } else {
+        answer.state = "failed";
+        answer.error = this.#refused(error);
+      }
+    }
+    this.#running.delete(answer);
+    const ends = { done: "The answer is complete.", stopped: "Stopped.", failed: `The answer failed: ${answer.error}` };
+    this.tell(ends[/** @type {"done"} */ (answer.state)]);
+    this.#keep(conversation);
+  }
+
+  /**
+   * @param {Answer} answer
+   * @param {Message[]} messages
+   * @param {AbortSignal} stop
+   */
+  async #take(answer, messages, stop) {
+    const began = performance.now();
+    const broken = () => {
+      answer.reconnects += 1;
+      this.changed();
+    };
+    try {
+      for await (const chunk of this.api.answer(this.#body(answer, messages), stop, broken)) {
+        take(answer, chunk, (performance.now() - began) / 1000);
+        this.changed();
+      }
+    } catch (error) {
+      if (!(error instanceof ApiError && error.param === "tandem.resumable" && this.#resumable)) throw error;
+      this.#resumable = false; // not at this server
+      await this.#take(answer, messages, stop);
+    }
+  }
+
+  /**
+   * @param {Answer} answer
+   * @param {Message[]} messages
+   */
+  #body(answer, messages) {
+    const { device, rate, paced, budget, longest, temperature } = this.choices;
+    return {
+      model: answer.model,
+      messages,
+      stream: true,
+      stream_options: { include_usage: true, continuous_usage_stats: true },
+      ...given("max_completion_tokens", longest),
+      ...given("temperature", temperature),
+      tandem: {
+        ...(answer.asked ? { mode: answer.asked } : {}),
+        ...(device && answer.asked !== "cloud" ? { device } : {}),
+        ...given("reader_rate", rate),
+        ...given("budget", budget),
+        ...(paced ? { paced } : {}),
+        ...(this.#resumable ? { resumable: true } : {}),
+      },
+    };
+  }
+
+  /** @param {Conversation} conversation */
+  #keep(conversation) {
+    conversation.changed = Date.now();
+    if (!store.keep(conversation)) this.tell("This browser has no room to keep the conversation.");
+    this.conversations = store.conversations().map((each) => (each.id === this.current.id ? this.current : each));
+    this.changed();
+  }
+
+  /** @param {string} id */
+  #changedElsewhere(id) {
+    this.conversations = store.conversations();
+    if (id === this.current.id && !this.busy) this.current = this.conversations.find((each) => each.id === id) ?? fresh();
+    else this.conversations = this.conversations.map((each) => (each.id === this.current.id ? this.current : each));
+    this.changed();
+  }
+
+  /**
+   * Take in a failure, and return it in words.
+   * @param {unknown} error
+   */
+  #refused(error) {
+    if (error instanceof ApiError) {
+      if (error.status === 401) {
+        this.needsKey = true;
+        this.trouble = this.api.key ? "The key is refused: type another one." : "This server asks for a key.";
+      } else if (!this.models.length) {
+        this.trouble = error.message;
+      }
+      return error.message;
+    }
+    if (!(error instanceof TypeError)) throw error;
+    if (!this.models.length) this.trouble = "The server does not answer.";
+    return "The connection to the server is lost.";
+  }
+}
+
+/** @returns {Conversation} */
+function fresh() {
+  return { id: crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`, changed: Date.now(), turns: [] };
+}
+
+/**
+ * A number that was given, by its name.
+ * @param {string} name
+ * @param {string} value
+ */
+function given(name, value) {
+  return value === "" || Number.isNaN(Number(value)) ? {} : { [name]: Number(value) };
+}

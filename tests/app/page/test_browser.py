@@ -1,0 +1,243 @@
+"""The page in a real browser: Debian's Chromium, or the one that `playwright install chromium` brings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import (
+    BrowserContext,
+    ConsoleMessage,
+    Error,
+    Page,
+    ViewportSize,
+    async_playwright,
+    expect,
+)
+
+from tandem.deployments.access.keys import Role
+from tandem.deployments.request.tokenlog import Origin
+from tandem.engine.base import EngineStopped
+from tests.app.api.null_backend import NullBackend, times
+from tests.cluster.proxy import proxy_to
+
+pytestmark = pytest.mark.slow
+
+SAYS = """## Two towns
+
+A **bridge** joins `Marworth` and [Elm](https://example.org/elm?a=1&b=2):
+
+1. first the *river*
+2. then the hill
+
+```python
+print("a < b & c")
+```
+
+<img src=x onerror="document.title='hacked'"> Done.
+"""
+DESK: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 360, "height": 740}
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
+    """Races begin at the device and are handed over after 38 tokens."""
+    backend = NullBackend(says=SAYS, ledger=tmp_path / "ledger.sqlite", context=4096)
+    backend.origins["race"] = (Origin.DEVICE,) * 38 + (Origin.CLOUD,) * 1000
+    await backend.treasury.open()
+    yield backend
+    await backend.treasury.close()
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[BrowserContext]:
+    """A browser's window, whose pages must cause neither errors nor breaches of their policy."""
+    found: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:  # of refused requests
+            found.append(message.text)
+
+    async with async_playwright() as playwright:
+        try:
+            browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        except Error as error:
+            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
+        context = await browser.new_context()
+        context.set_default_timeout(20_000)
+        context.on("console", note)
+        context.on("weberror", lambda error: found.append(str(error.error)))
+        yield context
+        await browser.close()
+    assert found == []
+
+
+@pytest.fixture
+async def page(browser: BrowserContext, address: str) -> Page:
+    return await opened(browser, address)
+
+
+async def opened(browser: BrowserContext, address: str, size: ViewportSize = DESK) -> Page:
+    page = await browser.new_page()
+    await page.set_viewport_size(size)
+    await page.goto(address)
+    return page
+
+
+async def ask(page: Page, question: str = "Tell me of two towns") -> None:
+    await page.get_by_label("Question", exact=True).fill(question)
+    await page.keyboard.press("Enter")
+
+
+async def accessible(page: Page) -> None:
+    """Assert that axe finds nothing."""
+    results = await Axe().run(page)
+    assert results.violations_count == 0, results.generate_report()
+
+
+async def test_an_answer_shows_who_wrote_it_and_when(page: Page) -> None:
+    await page.get_by_label("Mode", exact=True).select_option("race")
+    await page.get_by_label("Reader's rate").fill("5")
+    await ask(page)
+    answer = page.get_by_role("region", name="Answer in mode race")
+    await expect(answer.get_by_role("button", name="Copy")).to_be_visible()
+    text = answer.locator(".text")
+    await expect(text.get_by_role("heading", name="Two towns")).to_be_visible()
+    await expect(text.locator("ol li")).to_have_text(["first the river", "then the hill"])
+    await expect(text.locator("pre code")).to_have_text('print("a < b & c")\n')
+    link = text.get_by_role("link", name="Elm")
+    await expect(link).to_have_attribute("href", "https://example.org/elm?a=1&b=2")
+    await expect(text.locator("strong .from-device")).to_have_text("bridge")
+    assert SAYS[:38].endswith("joins `Marw")
+    await expect(text.locator("p code .from-device")).to_have_text("Marw")
+    await expect(text.locator("p code .from-cloud")).to_have_text("orth")
+    await expect(answer.get_by_role("img", name="Handed over from device to cloud")).to_be_visible()
+    await expect(answer.locator("figcaption")).to_contain_text("A reader of 5 tokens/s never waits.")
+    await expect(answer.locator("dl").first).to_contain_text(f"tokens{len(SAYS) + 1}")
+    await expect(page.get_by_role("status")).to_have_text("The answer is complete.")
+
+
+async def test_what_a_model_writes_is_never_run(page: Page) -> None:
+    await ask(page)
+    await expect(page.locator(".text")).to_contain_text("<img src=x onerror=")
+    assert await page.locator(".text img").count() == 0
+    assert await page.title() == "Tandem"
+
+
+async def test_stop_ends_the_work(page: Page, backend: NullBackend) -> None:
+    backend.hold_after = 30
+    await ask(page)
+    await times(1, backend.held)
+    await expect(page.locator(".text")).to_contain_text("A bri")
+    await page.keyboard.press("Escape")
+    await times(1, backend.closed)
+    await expect(page.get_by_text("stopped", exact=True)).to_be_visible()
+    await expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+@pytest.mark.parametrize("how", ["reset", "end"])
+async def test_an_answer_outlives_its_connection(
+    browser: BrowserContext, address: str, backend: NullBackend, how: str
+) -> None:
+    backend.hold_after = 30
+    async with proxy_to(address.removeprefix("http://")) as proxy:
+        page = await opened(browser, f"http://{proxy.address}")
+        await ask(page)
+        await times(1, backend.held)
+        await expect(page.locator(".text")).to_contain_text("A bri")
+        proxy.refusing = True
+        proxy.cut(how)
+        await expect(page.get_by_text("reconnected")).to_be_visible()
+        backend.go.set()
+        proxy.refusing = False
+        await expect(page.locator(".answer.done")).to_be_visible()
+        await expect(page.locator(".text ol li")).to_have_text(["first the river", "then the hill"])
+        await expect(page.locator("dl").first).to_contain_text(f"tokens{len(SAYS) + 1}")
+        await page.close()
+    assert len(backend.jobs) == 1
+
+
+async def test_a_failure_is_told_beside_what_came(page: Page, backend: NullBackend) -> None:
+    backend.fail_after = (30, EngineStopped("the last verifier is gone"))
+    await ask(page)
+    await expect(page.locator(".error")).to_have_text("the last verifier is gone")
+    await expect(page.locator(".text")).to_contain_text("A bri")
+    backend.fail_after = None
+    await page.get_by_role("button", name="Again").click()
+    await expect(page.locator(".text")).to_contain_text("Done.")
+    assert await page.locator(".answer").count() == 1
+
+
+async def test_a_key_is_asked_for(page: Page, backend: NullBackend) -> None:
+    _, secret = await backend.treasury.make("ada", Role.OPERATOR, {})
+    await page.reload()
+    alert = page.get_by_role("alert")
+    await expect(alert).to_contain_text("asks for a key")
+    await accessible(page)
+    await alert.get_by_label("API key").fill("wrong")
+    await page.keyboard.press("Enter")
+    await expect(alert).to_contain_text("The key is refused")
+    await alert.get_by_label("API key").fill(secret)
+    await page.keyboard.press("Enter")
+    await expect(alert).to_be_hidden()
+    await ask(page)
+    await expect(page.locator(".answer.done")).to_be_visible()
+
+
+async def test_conversations_are_kept_and_two_tabs_agree(
+    page: Page, browser: BrowserContext, address: str, backend: NullBackend
+) -> None:
+    await ask(page, "First?")
+    await expect(page.locator(".answer.done")).to_be_visible()
+    other = await opened(browser, address)
+    await other.get_by_role("button", name="First?", exact=True).click()
+    await expect(other.locator(".answer.done .text")).to_contain_text("Done.")
+    await ask(other, "Second?")
+    await expect(other.locator(".answer.done")).to_have_count(2)
+    await expect(page.locator(".answer.done")).to_have_count(2)
+    said = [backend.tokenizer("null").decode(job.prompt) for job in backend.jobs]
+    assert "Done." in said[1]
+    await page.get_by_role("button", name="Edit question 1").click()
+    await page.get_by_label("Question 1, changed").fill("Third?")
+    await page.get_by_role("button", name="Ask again").click()
+    await expect(page.locator(".question p")).to_have_text(["Third?"])
+    await page.get_by_role("button", name="Delete: Third?").click()
+    await page.reload()
+    await expect(page.locator(".list li")).to_have_count(0)
+
+
+async def test_two_modes_side_by_side(page: Page, backend: NullBackend) -> None:
+    await page.get_by_label("Mode", exact=True).select_option("cloud")
+    await page.get_by_label("Compare with a second mode").check()
+    await page.get_by_label("Second mode", exact=True).select_option("speculative")
+    await ask(page)
+    await expect(page.locator(".answer.done")).to_have_count(2)
+    assert {job.mode for job in backend.jobs} == {"cloud", "speculative"}
+    left, right = [await page.locator(".answer").nth(i).bounding_box() for i in range(2)]
+    assert left is not None
+    assert right is not None
+    assert left["y"] == right["y"]
+    await page.get_by_role("radio", name="go on with this").nth(1).check()
+    await accessible(page)
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_on_a_phone_and_for_a_screen_reader(
+    browser: BrowserContext, address: str, colours: str
+) -> None:
+    page = await opened(browser, address, PHONE)
+    await page.get_by_label("Colours").select_option(colours)
+    await accessible(page)
+    await page.get_by_text("Settings").click()
+    await page.get_by_label("Mode", exact=True).select_option("race")
+    await page.get_by_text("More", exact=True).click()
+    await ask(page)
+    await expect(page.locator(".answer.done")).to_be_visible()
+    await page.get_by_text("More figures").click()
+    width = await page.evaluate("document.documentElement.scrollWidth")
+    assert width <= PHONE["width"]
+    await accessible(page)
