@@ -377,6 +377,7 @@ class EngineStats(msgspec.Struct):
         no service.
     first_token_s: usual time to a session's first token, 0 where the engine does not tell.
     rest_s: seconds for which new sessions had better go elsewhere, as the service has refused one or asks for a pause.
+    overdue_s: seconds by which the step under way takes longer than any should: the engine hangs.
     """
 
     sessions: int = 0
@@ -414,6 +415,7 @@ class EngineStats(msgspec.Struct):
     refusal: str | None = None
     rest_s: float = 0.0
     first_token_s: float = 0.0
+    overdue_s: float = 0.0
 
 
 class SplitInfo(msgspec.Struct, frozen=True):

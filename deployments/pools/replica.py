@@ -23,6 +23,7 @@ from tandem.deployments.serve_log import join_serves_log
 from tandem.deployments.tracing.engine import traced
 from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.base import Engine, EngineStopped, HandsOver
+from tandem.policies.estimators.overdue import HUNG_S
 
 logger = logging.getLogger("ray.serve")
 
@@ -71,9 +72,11 @@ class _Part(NamedTuple):
     settings: AnySettings | MiddleSettings
     address: str
 
-    async def endpoint(self, pool: str) -> EndpointInfo:
-        """Return address and load."""
+    async def endpoint(self, pool: str) -> EndpointInfo | None:
+        """Return address and load; None while the engine hangs."""
         stats, info, settings = await self.engine.stats(), self.engine.info, self.settings
+        if stats.overdue_s > 0:
+            return None
         return EndpointInfo(
             name=f"{pool} {self.address}",
             address=self.address,
@@ -132,7 +135,10 @@ class EngineEndpoint:
         waiting: its share of the requests without a replica, which it passes on to autoscaling.
         """
         self._waiting = waiting * len(self._parts)  # the scheduler counts addresses
-        return [] if self._draining else [await part.endpoint(self.pool) for part in self._parts]
+        if self._draining:
+            return []
+        listed = [await part.endpoint(self.pool) for part in self._parts]
+        return [endpoint for endpoint in listed if endpoint is not None]
 
     async def hand_over(self, counts: Mapping[str, int]) -> None:
         """Have so many of the sessions that only wait go elsewhere. counts: by address, also of others."""
@@ -153,12 +159,16 @@ class EngineEndpoint:
         """Return when a replica is there: Serve starts one for this call."""
 
     async def check_health(self) -> None:
-        """Serve replaces the replica when an engine no longer answers."""
+        """Raise if an engine no longer answers, or hangs, so that Serve replaces the replica."""
         async with asyncio.timeout(10.0):
             await self._sessions()
 
     async def _sessions(self) -> int:
-        return sum([(await part.engine.stats()).sessions for part in self._parts])
+        """Return the number of open sessions. Raises EngineStopped if an engine hangs."""
+        each = [await part.engine.stats() for part in self._parts]
+        if (overdue_s := max((stats.overdue_s for stats in each), default=0.0)) > HUNG_S:
+            raise EngineStopped(f"a step of the engine is {overdue_s:.0f} s overdue")
+        return sum(stats.sessions for stats in each)
 
     async def __del__(self) -> None:
         """Drain: Serve calls this before it stops the replica. Sessions left after drain_s move elsewhere."""

@@ -19,11 +19,12 @@ class Probes:
 
     It asks for the engine's statistics, which each process on the way passes on, so that a stopped one is noticed
     wherever it is. An engine that is only busy answers. One that does not is silent until its answer comes after all.
+    One that says that it hangs is no better, as long as it says so.
     """
 
     def __init__(self) -> None:
         # by the key of an endpoint
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, asyncio.Task[bool]] = {}
         self._silent: dict[str, tuple[EndpointInfo, float]] = {}  # and since when
         self._heard_s: LRUTable[str, float] = LRUTable(ENDPOINTS)
 
@@ -37,7 +38,7 @@ class Probes:
         return self._heard_s.get(key, -inf) >= since_s
 
     async def answers(self, endpoint: EndpointInfo, engine: Engine, reached_s: float = -inf) -> bool:
-        """Return whether an endpoint's engine says anything within PROBE_S; at once if it is silent already.
+        """Return whether an endpoint's engine says within PROBE_S that it goes on; at once if it is silent already.
 
         reached_s: time of the event loop's clock since which it can be reached; an earlier silence says nothing.
         """
@@ -51,14 +52,17 @@ class Probes:
         done, _ = await asyncio.wait((task,), timeout=PROBE_S)
         if not done:
             self._silent[key] = endpoint, asked_s
-        return bool(done)
+        return bool(done) and task.result()
 
-    async def _ask(self, key: str, engine: Engine) -> None:
+    async def _ask(self, key: str, engine: Engine) -> bool:
+        hangs = False
         try:
-            await engine.stats()
+            hangs = (await engine.stats()).overdue_s > 0
         except (EngineError, OSError):  # it tells those who wait for it, too
             pass
         finally:
             del self._running[key]
             self._silent.pop(key, None)
-        self._heard_s[key] = asyncio.get_running_loop().time()
+        if not hangs:
+            self._heard_s[key] = asyncio.get_running_loop().time()
+        return not hangs

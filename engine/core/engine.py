@@ -142,6 +142,11 @@ class CoreEngine:
         stats.running = sum(session.busy for session in self._sessions.values())
         return stats
 
+    @property
+    def overdue_s(self) -> float:
+        """As in the statistics, at once."""
+        return self._core.overdue_s
+
     def gauges(self) -> EngineStats:
         """Return counters, and gauges that the core knows, at once."""
         return self._core.gauges()

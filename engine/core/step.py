@@ -23,6 +23,7 @@ from tandem.engine.core.sequence import Sequence
 from tandem.engine.core.tasks import Computed, DraftTask, ForwardTask, GenerateTask, Task, VerifyTask
 from tandem.engine.distribution import TOKENS
 from tandem.engine.sessions.session import BUSY
+from tandem.policies.estimators.overdue import StepLimit
 from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.base import SchedulingPolicy
 from tandem.policies.scheduling.batching import BatchingPolicy, Demand
@@ -77,6 +78,8 @@ class Core:
             0,
             0,
         )  # sessions in the last step beside the last one that took part, and their positions
+        self._step_limit = StepLimit()
+        self._due_s: float | None = None  # when the step that is under way ends at the latest, on the clock
         self._batch = 0, 0.0  # positions of this step, and seconds until it was computed
         self._grace_s: float | None = None  # how much longer it waits, see GRACE_S
         self._ended_s: float | None = None  # end of the last step, if the next one follows at once
@@ -87,10 +90,17 @@ class Core:
         stats.waiting, stats.blocks_free = len(memory.waiting), memory.pool.available
         stats.block_size = memory.block_size
         stats.base_s, stats.token_s = self.step_time.base_s, self.step_time.token_s
+        stats.overdue_s = self.overdue_s
         stats.outstanding = outstanding(
             list(memory.sequences.values()), self.clock(), self.step_time.step_s(1)
         )
         return stats
+
+    @property
+    def overdue_s(self) -> float:
+        """Seconds by which the step under way takes longer than any should; also from another thread."""
+        due_s = self._due_s
+        return 0.0 if due_s is None else max(0.0, self.clock() - due_s)
 
     # -- sessions ---------------------------------------------------------------------------------------
 
@@ -230,6 +240,9 @@ class Core:
             demands = [Demand(s.goal - s.computed, s.window, s.arrival, s.computed) for s in ready]
         grants = self._batching.form(demands, self.config.token_budget)
         work = memory.make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
+        if work:
+            positions = sum(grant for _, grant in work)
+            self._due_s = now + self._step_limit.limit_s(self.step_time.step_s(positions))
         return work if work or memory.copying_s is None else None
 
     def _begun(self, ready: list[Sequence], now: float) -> list[Sequence]:
@@ -264,8 +277,9 @@ class Core:
                 i += 1
             if (s.table.shared + 1) * size <= s.computed:
                 register(s.table, s.tokens, min(s.computed, s.confirmed))
-        self._ended_s = self.clock()
+        self._ended_s, self._due_s = self.clock(), None
         seconds = self._ended_s - self._began_s
+        self._step_limit.note(seconds)
         stats.steps += 1
         stats.step_s += seconds
         self.step_time.note(positions, seconds)

@@ -1,9 +1,9 @@
 """Deterministic faults: a seed draws a small system, its requests and faults; then promises are checked. A failing
 seed replays to the byte.
 
-Processes die and come back, devices leave for a while, links stall, are cut and heal, answers come late, the router or
-the scheduler is lost, a pool is drained, endpoints are full. Whatever happens, as long as one endpoint could finish a
-request and its reader can be reached:
+Processes die and come back, engines hang in them, devices leave for a while, links stall, are cut and heal, answers
+come late, the router or the scheduler is lost, a pool is drained, endpoints are full. Whatever happens, as long as one
+endpoint could finish a request and its reader can be reached:
 
 1. Every accepted request ends exactly once, whole; its tokens are those of an undisturbed run.
 2. No reader waits longer between two deliveries, or for the end, than `promised_s`; nor, where there is room for all,

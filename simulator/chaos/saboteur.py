@@ -15,14 +15,18 @@ from tandem.deployments.request.assignment import Assignment, EndpointInfo, Rout
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.routing import Routing
+from tandem.engine.core.engine import CoreEngine
+from tandem.policies.estimators.overdue import HUNG_S
 from tandem.simulator.chaos.house import House
 from tandem.simulator.chaos.process import Process
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
+from tandem.simulator.engines.engine import TimedDriver
 from tandem.simulator.world.server import SimulatedServer
 from tandem.simulator.world.world import World
 
 RESTART_S = 8.0  # until a dead replica's successor answers, as measured with Ray Serve
+CHECK_S = 1.0  # between two checks of a replica's health
 OTHERS = 9  # processes that may slow a server down
 
 
@@ -33,6 +37,7 @@ class FragileWorld(World):
     limits: by raced request, what the limited endpoint may take in while the other one has not failed.
     allowed: tokens that the budget allows all races together, as each router has planned them.
     losses: lost endpoints, and when.
+    hung: replicas whose engines hang, though they answer.
     outages: times without a verifier that new sessions can reach, or without router or scheduler: from when until when.
     """
 
@@ -44,6 +49,7 @@ class FragileWorld(World):
         self.limits: dict[int, float] = {}
         self.allowed = 0.0
         self.losses: list[tuple[EndpointInfo, float]] = []
+        self.hung: set[SimulatedServer] = set()
         self.outages: list[tuple[float, float]] = []
         self._out_since_s: float | None = None
         self._planned: set[tuple[Routing, int]] = set()  # by router and request
@@ -106,7 +112,10 @@ class FragileWorld(World):
 
     @property
     def _out(self) -> bool:
-        verifiers = [s for s in self.servers if s.endpoint.engine == VERIFIER and s.up and s.alive]
+        verifiers = [
+            s for s in self.servers
+            if s.endpoint.engine == VERIFIER and s.up and s.alive and s not in self.hung
+        ]  # fmt: skip
         reached = any(s.path is None or s.path.is_clear for s in verifiers)
         return not reached or not self._router.up or self.loop.time() < self.deaf_until_s or self._locked
 
@@ -174,6 +183,7 @@ class Saboteur:
             "away": self._away,
             "access": self._access,
             "takeover": self._takeover,
+            "hang": self._hang,
         }
         if self._over:
             return
@@ -189,9 +199,32 @@ class Saboteur:
             await asyncio.wait(self._running)  # yields to the loop even if all are done
 
     async def _kill(self, fault: Fault) -> None:
+        if (server := self._victim(fault)) is not None:
+            await self._replace(server)
+
+    async def _hang(self, fault: Fault) -> None:
+        """Have a verifier's step never end, while its process answers; it is replaced as Serve does that. One at a
+        time: others must be left. (Of an engine's first step nobody knows how long it should take.)"""
         world = self._world
-        if (server := self._victim(fault)) is None:
+        among = [] if world.hung else [s for s in world.servers if s.endpoint.engine == VERIFIER]
+        seen = [s for s in among if isinstance(s.core, CoreEngine) and s.core.counters.steps]
+        if (server := self._victim(fault, seen)) is None:
             return
+        assert isinstance(server.core, CoreEngine)
+        assert isinstance(server.core._driver, TimedDriver)
+        server.core._driver.hang()
+        world.hung.add(server)
+        world.look()
+        while server.core.overdue_s <= HUNG_S and not self._over:  # noqa: ASYNC110 (as live)
+            await asyncio.sleep(CHECK_S)
+        if server.up:
+            await self._replace(server)
+        world.hung.remove(server)
+        world.look()
+
+    async def _replace(self, server: SimulatedServer) -> None:
+        """Kill a replica, and the drafter beside it; another one comes."""
+        world = self._world
         beside = [s for s in world.drafters if s.up and s.hardware is server.hardware]
         for each in (server, *beside):
             await each.kill()

@@ -20,7 +20,9 @@ SHORT_RACES = 40  # additional requests in some runs
 TIGHT_BLOCKS = 256  # KV blocks of a replica without room for all
 SESSIONS = 8  # most sessions of a device
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
-FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence")
+FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence", "hang")
+HANGS = 0.2
+"""Share of seeds in which an engine hangs."""
 KEYED = 0.3
 """Share of seeds whose requests come with keys."""
 SPARE_TOKENS = 8
@@ -190,6 +192,10 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
     second = [more.choice(["leave", "drafter", "silence"]) for _ in range(more.randint(0, 2))]
     faults += _faults(more, second, servers, devices, fatal) + away
+    hangs = Random(f"hangs of {seed}")
+    if hangs.random() < HANGS:
+        fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
+        faults += _faults(hangs, ["hang"], servers, devices, fatal)
     if tenants(seed):
         keys = Random(f"faults of the keys of {seed}")
         kinds = [keys.choice(["access", "takeover", "router"]) for _ in range(keys.randint(1, 4))]

@@ -210,6 +210,7 @@ class TimedDriver:
         self._loop = loop = hardware.loop
         self._commands: deque[Command] = deque()
         self._computing = False  # whether a step is running
+        self._hung = False
         self._alarm = Alarm(loop, self._turn)
 
     def submit(self, command: Command) -> None:
@@ -219,6 +220,10 @@ class TimedDriver:
 
     def deliver(self, receive: Receive, outcome: Any) -> None:
         receive(outcome)
+
+    def hang(self) -> None:
+        """Have the step that is running, or the next one, never end."""
+        self._hung = True
 
     async def stop(self) -> None:
         self.running = False
@@ -242,6 +247,8 @@ class TimedDriver:
         self._hardware.compute(self._seconds(work), partial(self._end, work))
 
     def _end(self, work: Work) -> None:
+        if self._hung:
+            return
         self._computing = False
         if self.running:
             core = self._core

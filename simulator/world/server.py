@@ -48,6 +48,11 @@ class SimulatedServer:
         self.up = self.alive = False
         await self.core.close()
 
+    @property
+    def hangs(self) -> bool:
+        """Whether its engine says that it hangs, so that it is not listed."""
+        return isinstance(self.core, CoreEngine) and self.core.overdue_s > 0
+
     def state(self, places: int) -> ReplicaState:
         """Return what it reports for autoscaling. places: most sessions in a step."""
         stats = self.core.gauges()

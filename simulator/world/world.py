@@ -239,7 +239,7 @@ class World:
             self._refreshing = None
         directory = self._directory
         for pool, servers in self._members().items():
-            up = [server for server in servers if server.up]
+            up = [server for server in servers if server.up and not server.hangs]
             directory.list_pool(pool, [_with_load(server) for server in up])
             self._hand_over(up)
         directory.register(self.devices.news(), self.loop.time())

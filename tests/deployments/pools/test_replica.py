@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tandem.deployments.pools.engines import NullSettings, ServiceSettings
+from tandem.cluster.wire.client import connect
+from tandem.deployments.pools import replica as replicas
+from tandem.deployments.pools.engines import AnySettings, NullSettings, ServiceSettings, TorchSettings
 from tandem.deployments.pools.replica import EndpointSettings, EngineEndpoint
+from tandem.deployments.request.job import Job
+from tandem.deployments.request.timeouts import Limits
+from tandem.engine.base import EngineStopped, Sampling
+from tandem.engine.core.engine import CoreEngine
+from tandem.policies.estimators import overdue
+from tests.deployments.faults import PROMPT, World
 
 
 class Replica(EngineEndpoint):
@@ -34,3 +47,65 @@ async def test_it_reports_its_address_until_it_drains() -> None:
     assert endpoint.address.startswith("127.0.0.1:")
     await EngineEndpoint.__del__(replica)
     assert await replica.state() == []
+
+
+@asynccontextmanager
+async def started(settings: AnySettings) -> AsyncIterator[Replica]:
+    replica = Replica.__new__(Replica)
+    await replica.__init__("verifier", settings, EndpointSettings())  # type: ignore[func-returns-value, misc]
+    yield replica
+    await EngineEndpoint.__del__(replica)
+
+
+def hang(replica: Replica, after: int) -> threading.Event:
+    """Have a step of the replica's engine never return, after so many; but when the event is set."""
+    engine, goes_on = replica._parts[0].engine, threading.Event()
+    assert isinstance(engine, CoreEngine)
+    runner, steps = engine._core.runner, iter(range(after))
+    compute = runner.run
+
+    def run(*work: Any) -> Any:
+        if next(steps, None) is None:
+            goes_on.wait()
+        return compute(*work)
+
+    runner.run = run  # type: ignore[method-assign]
+    return goes_on
+
+
+@pytest.mark.slow
+async def test_an_engine_that_hangs_while_its_process_lives_is_left_and_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its wire still answers, and says so."""
+    monkeypatch.setattr(overdue, "FLOOR_S", 0.2)
+    settings = TorchSettings(model="small", kv_blocks=64, threads=1)
+    async with started(settings) as hung, started(settings) as good:
+        addresses = [endpoint.address for each in (hung, good) for endpoint in await each.state()]
+        connections = [await connect(address) for address in addresses]
+        world = World([await each.find("verifier") for each in connections], limits=Limits())
+        sampling = Sampling(max_tokens=30, ignore_eos=True)
+        answers = []
+        for _ in range(3):
+            if len(answers) == 1:  # steps have been seen
+                goes_on = hang(hung, after=5)
+            job = Job(len(answers), PROMPT, sampling, mode="cloud")
+            answers.append([i async for delta in world.executor.run(job) for i in delta.ids])
+        assert len(answers[0]) == 30
+        assert answers[1:] == [answers[0]] * 2
+        assert [endpoint.address for endpoint in world.gone] == ["verifier:0"]
+        assert await hung.state() == []
+        assert len(await good.state()) == 1
+        await hung.check_health()
+        monkeypatch.setattr(replicas, "HUNG_S", 0.0)
+        with pytest.raises(EngineStopped, match="overdue"):
+            await hung.check_health()
+        await good.check_health()
+        goes_on.set()
+        async with asyncio.timeout(20):
+            while not await hung.state():  # noqa: ASYNC110 (the promise that is tested has no event)
+                await asyncio.sleep(0.01)
+        await hung.check_health()
+        await world.executor.settled()
+        for connection in connections:
+            await connection.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.probes import Probes
 from tandem.engine.base import EngineStats, EngineStopped
@@ -48,6 +50,23 @@ def test_an_engine_that_answers_in_time_is_there() -> None:
 def test_one_that_fails_answers_too() -> None:
     async def main() -> None:
         assert await Probes().answers(A, Asked(0.1, EngineStopped("it is closed")))
+
+    run(main())
+
+
+def test_one_that_says_that_it_hangs_is_not_there_until_it_goes_on() -> None:
+    class Hung(NullEngine):
+        overdue_s = 1.0
+
+        async def stats(self) -> EngineStats:
+            return msgspec.structs.replace(await super().stats(), overdue_s=self.overdue_s)
+
+    async def main() -> None:
+        probes, engine = Probes(), Hung()
+        assert not await probes.answers(A, engine)
+        assert not probes.heard(A.key, 0.0)
+        engine.overdue_s = 0.0
+        assert await probes.answers(A, engine)
 
     run(main())
 

@@ -25,6 +25,7 @@ from tandem.deployments.request.assignment import Unavailable
 from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.core.kvcache import BlockPool
+from tandem.policies.estimators.overdue import StepLimit
 from tandem.policies.race.budget import Booking, Budget
 from tandem.policies.race.race import Race
 from tandem.policies.reader.stall_timeout import FLOOR_S, PROBE_S, Patience
@@ -45,7 +46,7 @@ MORE_SEEDS = range(1015, 1075)
 BLIND_SEEDS = range(2000, 2040)
 KINDS = {
     "kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain", "leave", "drafter", "silence",
-    "away", "access", "takeover",
+    "away", "access", "takeover", "hang",
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see `breaks`
@@ -269,10 +270,15 @@ def test_endpoints_that_are_given_up_too_late_are_seen(
     assert breaks("was kept waiting", 2085)
 
 
+def test_engines_that_hang_unnoticed_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepLimit, "limit_s", lambda limit, expected_s: inf)
+    assert breaks("was kept waiting", 2007)
+
+
 def test_sessions_that_do_not_outlive_an_absence_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disconnected device takes the cloud for late."""
     monkeypatch.setattr(Path, "reached_s", property(lambda path: -inf, lambda path, at: None), raising=False)
-    assert breaks("was not resumed", 2007)
+    assert breaks("was not resumed", 2042)
 
 
 def test_a_gate_that_forgets_what_its_predecessor_let_in_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
