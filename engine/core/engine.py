@@ -144,7 +144,7 @@ class CoreEngine:
 
     @property
     def overdue_s(self) -> float:
-        """As in the statistics, at once."""
+        """Seconds by which the step under way takes longer than any should."""
         return self._core.overdue_s
 
     def gauges(self) -> EngineStats:

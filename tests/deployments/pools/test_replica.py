@@ -77,7 +77,7 @@ def hang(replica: Replica, after: int) -> threading.Event:
 async def test_an_engine_that_hangs_while_its_process_lives_is_left_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its wire still answers, and says so."""
+    """Have an engine hang whose wire still answers, and says so."""
     monkeypatch.setattr(overdue, "FLOOR_S", 0.2)
     settings = TorchSettings(model="small", kv_blocks=64, threads=1)
     async with started(settings) as hung, started(settings) as good:
