@@ -39,10 +39,13 @@ from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.under_way import UnderWay
+from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.readiness import empty, lacks
 from tandem.deployments.serve_log import join_serves_log
 from tandem.deployments.tracing.exporter import Exporter
 from tandem.engine.text.tokenizer import Tokenizer
+from tandem.policies.routing.objectives import OBJECTIVES
 
 logger = logging.getLogger("ray.serve")
 
@@ -123,6 +126,9 @@ class Ingress:
         card = next(card for card in self.models() if card.id == model)
         return self._models[card.parent or card.id].vocabularies.target
 
+    def objectives(self) -> Sequence[str]:
+        return tuple(OBJECTIVES) if self._settings.router.collaboration.name == "auto" else ()
+
     def check(self, mode: str) -> None:
         next(iter(self._models.values())).executor.check(mode)  # one is as good as another
 
@@ -152,6 +158,12 @@ class Ingress:
 
     async def devices(self) -> list[dict[str, Any]]:
         return [_shown(device) for device in (await self._router.snapshot()).devices.values()]
+
+    async def fleet(self) -> Snapshot:
+        return await self._router.snapshot()
+
+    def under_way(self) -> list[UnderWay]:
+        return [each for model in self._models.values() for each in model.executor.under_way()]
 
     async def ready(self) -> dict[str, Any]:
         """Replicas by pool and the number of devices, once every pool has a replica that should, and every model a mode

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from tandem.app.api.admin.account import AccountChange, AccountView, add_terms
+from tandem.app.api.admin.fleet import add_fleet
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
 from tandem.app.api.admin.teams import TeamChange, TeamForm, add_teams
 from tandem.app.api.admin.usage import add_usage
@@ -64,6 +65,7 @@ def create_api(
     add_responses(api, backend, coalescer, streams)
     add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
+    add_fleet(api, backend)
     add_page(api)
     if admin is None:
         _refuse_administration(api)

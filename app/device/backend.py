@@ -37,6 +37,7 @@ from tandem.deployments.modes.sections import of_modes
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Delta, Job, UnknownMode
 from tandem.deployments.request.session import Reach
+from tandem.deployments.request.under_way import UnderWay
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import Engine, EngineError, EngineStopped, InvalidRequest
 from tandem.engine.split.base import OuterEngine
@@ -138,6 +139,9 @@ class DeviceBackend:
     def tokenizer(self, model: str) -> Tokenizer:
         return self._tokenizer
 
+    def objectives(self) -> Sequence[str]:
+        return ()
+
     def check(self, mode: str) -> None:
         if mode not in AT_DEVICES:
             here = ", ".join(AT_DEVICES)
@@ -195,6 +199,13 @@ class DeviceBackend:
         shown: dict[str, Any] = msgspec.to_builtins(self._record())
         del shown["address"]
         return [shown]
+
+    async def fleet(self) -> Snapshot:
+        record = self._record()
+        return Snapshot(devices={record.name: record})
+
+    def under_way(self) -> list[UnderWay]:
+        return self._executor.under_way()
 
     async def ready(self) -> dict[str, Any]:
         """Whether the cloud answers; the device itself does."""

@@ -22,6 +22,7 @@ from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.timeouts import Deadline, Limits
 from tandem.deployments.request.tokenlog import TokenLog
+from tandem.deployments.request.under_way import UnderWay
 from tandem.deployments.tracing.trace import Trace, spanned
 from tandem.engine.base import (
     EngineError,
@@ -67,6 +68,7 @@ class Executor:
         self._settings, self._services, self._limits = settings, services or Services(), limits or Limits()
         self._modes: dict[type[Mode], Mode] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._running: dict[_Request, None] = {}  # the oldest first
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         """Yield the answer as it grows; the last delta has `finish`, and all have `stats`.
@@ -78,6 +80,7 @@ class Executor:
         if job.mode is not None:
             self.check(job.mode)
         request = _Request(self, job)
+        self._running[request] = None
         try:
             while True:
                 try:
@@ -97,7 +100,12 @@ class Executor:
                 except ServiceRefused as refusal:
                     await request.pass_over(refusal)
         finally:
+            del self._running[request]
             request.end()
+
+    def under_way(self) -> list[UnderWay]:
+        """Return the answers that are being given, the oldest first."""
+        return [request.under_way() for request in self._running]
 
     def follow(self, settings: Mapping[str, Strict]) -> None:
         """Take over other settings of the modes, for jobs from now on."""
@@ -286,6 +294,18 @@ class _Request:
         self._refused.update(dict.fromkeys(refused, refusal))
         self.stats.replans += 1
         await self._vacate(self._sessions.all)
+
+    def under_way(self) -> UnderWay:
+        """Return how it stands."""
+        assignment, origins = self._assignment, self.log.origins
+        return UnderWay(
+            request=self._job.id,
+            account=self._job.account,
+            mode="" if assignment is None else assignment.mode,
+            endpoints={} if assignment is None else {r: e.name for r, e in assignment.endpoints.items()},
+            tokens=len(origins),
+            origin=str(origins[-1]) if origins else "",
+        )
 
     def end(self) -> None:
         """End the request, however it ended."""

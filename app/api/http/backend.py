@@ -17,6 +17,8 @@ from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta, Job
+from tandem.deployments.request.under_way import UnderWay
+from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.text.tokenizer import Tokenizer
 
 
@@ -91,6 +93,10 @@ class ServingBackend(Protocol):
         """Return the tokenizer of a model in `models`."""
         ...
 
+    def objectives(self) -> Sequence[str]:
+        """Return the names of the objectives that the collaboration policy weighs."""
+        ...
+
     def check(self, mode: str) -> None:
         """Raise EngineError if requests in that mode cannot run here."""
         ...
@@ -122,6 +128,14 @@ class ServingBackend(Protocol):
 
     async def devices(self) -> list[dict[str, Any]]:
         """Return the registered devices, one JSON object each, with at least a "name"."""
+        ...
+
+    async def fleet(self) -> Snapshot:
+        """Return the endpoints that are up."""
+        ...
+
+    def under_way(self) -> list[UnderWay]:
+        """Return the answers that this process gives now."""
         ...
 
     async def ready(self) -> dict[str, Any]:

@@ -23,12 +23,14 @@ class ServedModel(ModelCard):
     vocab_size: number of token ids.
     chat: whether it has a chat template; otherwise only text completions are served.
     modes: modes that this API serves it in.
+    objectives: names of objectives that a request may have; none unless the collaboration policy weighs them.
     """
 
     max_model_len: int
     vocab_size: int
     chat: bool
     modes: list[str]
+    objectives: list[str]
 
 
 class ModelList(BaseModel):
@@ -54,6 +56,7 @@ def served_model(card: ModelCard, backend: ServingBackend) -> ServedModel:
         vocab_size=tokenizer.vocab_size,
         chat=tokenizer.chats,
         modes=served_modes(backend),
+        objectives=list(backend.objectives()),
     )
 
 

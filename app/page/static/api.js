@@ -2,7 +2,7 @@
 
 import { eventsOf } from "./events.js";
 
-/** @import { Chunk, Device, Model, Ready } from "./types.d.ts" */
+/** @import { Chunk, Device, Fleet, Model, Ready } from "./types.d.ts" */
 
 const AGAIN_MS = [200, 500, 1000, 2000, 4000, 8000, 15000, 15000];
 /** Waits before each try to come back to a stream; together less than the server keeps it. */
@@ -33,6 +33,17 @@ export class Api {
 
   /** @returns {Promise<Ready>} */
   ready = async () => (await this.#fetch("readyz", {})).json(); // 503 says what is missing
+
+  /**
+   * Yield the state of the fleet whenever it changes, until the server ends the stream.
+   * @param {AbortSignal} stop
+   * @returns {AsyncGenerator<Fleet, void, void>}
+   */
+  async *fleet(stop) {
+    const response = await this.#checked("v1/fleet?stream=true", { signal: stop });
+    if (!response.body) throw new TypeError("a response without a body");
+    for await (const { data } of eventsOf(response.body)) if (data) yield JSON.parse(data);
+  }
 
   /**
    * Yield the chunks of an answer to the end, coming back to it where the connection breaks.
@@ -123,7 +134,7 @@ export class Api {
  * @param {number} ms
  * @param {AbortSignal} stop
  */
-function pause(ms, stop) {
+export function pause(ms, stop) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, ms);
     stop.addEventListener("abort", () => {

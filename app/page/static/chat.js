@@ -4,7 +4,9 @@ import { html, nothing } from "./vendor/lit-html.js";
 import { open, tokens } from "./answer.js";
 import { rendered } from "./markdown.js";
 import { ORIGINS, colour } from "./origins.js";
-import { seconds, timeline } from "./timeline.js";
+import { timeline } from "./timeline.js";
+import { dollars, joules, seconds } from "./units.js";
+import { reasons } from "./why.js";
 
 /** @import { Session } from "./session.js" */
 /** @import { Answer, Turn } from "./types.d.ts" */
@@ -135,7 +137,7 @@ function shown(session, turn, answer, at, i) {
     ${answer.error ? html`<p class="error">${answer.error}</p>` : nothing}
     ${answer.state === "stopped" ? html`<p class="note">stopped</p>` : nothing}
     ${answer.finish === "length" ? html`<p class="note">cut off: the longest answer, or the end of the context</p>` : nothing}
-    ${timeline(answer)} ${figures(answer)}
+    ${timeline(answer)} ${figures(answer)} ${reasons(answer)}
     ${open(answer)
       ? nothing
       : html`<footer>
@@ -209,16 +211,6 @@ function sums(turns) {
   const spent = answers.reduce((sum, each) => sum + (each.stats?.cost.joules ?? 0), 0);
   const written = answers.reduce((sum, each) => sum + tokens(each), 0);
   return html`<p class="sums">So far: ${written} tokens, ${dollars(usd)}, ${joules(spent)} of devices' energy.</p>`;
-}
-
-/** @param {number} usd */
-function dollars(usd) {
-  return usd === 0 ? "$0" : usd < 0.01 ? `${(usd * 1e6).toPrecision(3)} µ$` : `$${usd.toFixed(2)}`;
-}
-
-/** @param {number} spent */
-function joules(spent) {
-  return spent >= 1000 ? `${(spent / 1000).toPrecision(3)} kJ` : `${Number(spent.toPrecision(3))} J`;
 }
 
 /**

@@ -2,6 +2,7 @@
 
 import { html, nothing, render } from "./vendor/lit-html.js";
 import { chat, composer } from "./chat.js";
+import { fleet } from "./fleet.js";
 import { Session } from "./session.js";
 import { keyForm, settings } from "./settings.js";
 import * as store from "./store.js";
@@ -23,17 +24,30 @@ function draw() {
   if (atEnd && session.busy) scrollTo(0, document.documentElement.scrollHeight);
 }
 
+/** Whether the fleet is shown, rather than the conversation. */
+const atFleet = () => location.hash === "#fleet";
+
 function page() {
-  return html`<header class="top">
+  return html`${atFleet() ? nothing : html`<a class="skip" href="#question">To the question</a>`}
+    <header class="top">
       <h1>Tandem</h1>
       <span class="at">${session.own ? `device ${session.ready?.device ?? ""}` : (session.model?.id ?? "")}</span>
+      <nav aria-label="Page">
+        <a href="#chat" aria-current=${atFleet() ? "false" : "page"}>Chat</a>
+        <a href="#fleet" aria-current=${atFleet() ? "page" : "false"}>Fleet</a>
+      </nav>
       <nav aria-label="More">
         <a href="docs">API</a> <a href="readyz">What is up</a> <a href="v1/models">Models</a> <a href="v1/devices">Devices</a>
         <a href="metrics">Metrics</a>
       </nav>
       ${themes()}
     </header>
-    <div class="layout">
+    ${atFleet() ? html`<main class="wide">${trouble()} ${fleet(session)}</main>` : conversation()}
+    <p role="status" class="hidden">${session.news}</p>`;
+}
+
+function conversation() {
+  return html`<div class="layout">
       <aside aria-label="Conversations">
         <details ?open=${WIDE.matches}><summary>Conversations</summary>${conversations()}</details>
       </aside>
@@ -44,9 +58,8 @@ function page() {
           ${session.needsKey ? nothing : html`<details><summary>API key</summary>${keyForm(session)}</details>`}
         </details>
       </aside>
-      <main id="main">${trouble()} ${chat(session)} ${composer(session)}</main>
-    </div>
-    <p role="status" class="hidden">${session.news}</p>`;
+      <main>${trouble()} ${chat(session)} ${composer(session)}</main>
+    </div>`;
 }
 
 function trouble() {
@@ -97,7 +110,13 @@ addEventListener("keydown", (event) => {
   }
 });
 
+function turn() {
+  void session.watch(atFleet());
+  draw();
+}
+
+addEventListener("hashchange", turn);
 document.documentElement.dataset["theme"] = store.theme();
 root.replaceChildren(); // what stands there for browsers without scripts
-draw();
+turn();
 void session.look();

@@ -1,10 +1,13 @@
 /** What the page shows at the moment, and everything that changes it. */
 
-import { ApiError, Api } from "./api.js";
+import { ApiError, Api, pause } from "./api.js";
 import { open, take, unanswered } from "./answer.js";
 import * as store from "./store.js";
 
-/** @import { Answer, Choices, Conversation, Device, Message, Model, Ready, Turn } from "./types.d.ts" */
+/** @import { Answer, Choices, Conversation, Device, Fleet, Message, Model, Ready, Turn } from "./types.d.ts" */
+
+const AGAIN_MS = 1000;
+/** Wait before the fleet is asked for again. */
 
 export class Session {
   api = new Api();
@@ -29,6 +32,12 @@ export class Session {
   /** @type {Map<Answer, AbortController>} */
   #running = new Map();
   #resumable = true;
+  /** @type {Fleet | null} */
+  fleet = null;
+  /** Why the fleet cannot be shown; empty: it can. */
+  fleetTrouble = "";
+  /** @type {AbortController | null} */
+  #watching = null;
 
   /** @param {() => void} changed called after every change */
   constructor(changed) {
@@ -75,6 +84,7 @@ export class Session {
     this.api.key = key.trim();
     store.keepKey(this.api.key, longer);
     await this.look();
+    if (this.#watching) void this.watch(true);
     this.tell(this.trouble || "The key is accepted.");
   }
 
@@ -148,6 +158,31 @@ export class Session {
     this.conversations = store.conversations();
     if (this.current.id === id) this.begin();
     this.tell("The conversation is deleted.");
+  }
+
+  /**
+   * Follow the fleet, or follow it no more.
+   * @param {boolean} on
+   */
+  async watch(on) {
+    this.#watching?.abort();
+    this.#watching = on ? new AbortController() : null;
+    const stop = this.#watching?.signal;
+    while (stop && !stop.aborted) {
+      try {
+        for await (const found of this.api.fleet(stop)) {
+          this.fleetTrouble = found.error?.message ?? "";
+          if (!found.error) this.fleet = found;
+          this.changed();
+        }
+      } catch (error) {
+        if (stop.aborted) return;
+        this.fleetTrouble = this.#refused(error);
+        this.changed();
+        if (error instanceof ApiError) return;
+      }
+      await pause(AGAIN_MS, stop).catch(() => {}); // it is over then
+    }
   }
 
   /** @param {string} news */
@@ -234,7 +269,7 @@ export class Session {
    * @param {Message[]} messages
    */
   #body(answer, messages) {
-    const { device, rate, paced, budget, longest, temperature } = this.choices;
+    const { objective, device, rate, paced, budget, longest, temperature } = this.choices;
     return {
       model: answer.model,
       messages,
@@ -244,6 +279,7 @@ export class Session {
       ...given("temperature", temperature),
       tandem: {
         ...(answer.asked ? { mode: answer.asked } : {}),
+        ...(objective && !answer.asked && this.model?.objectives.includes(objective) ? { objective } : {}),
         ...(device && answer.asked !== "cloud" ? { device } : {}),
         ...given("reader_rate", rate),
         ...given("budget", budget),

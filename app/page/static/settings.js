@@ -9,11 +9,13 @@ import { html, nothing } from "./vendor/lit-html.js";
 export function settings(session) {
   const { choices, model } = session;
   const modes = [{ value: "", name: "the server decides" }, ...(model?.modes ?? []).map(named)];
+  const objectives = [{ value: "", name: "as its operator says" }, ...(model?.objectives ?? []).map(named)];
   const devices = [{ value: "", name: "the server decides" }, { value: "any", name: "any" }, ...session.devices.map(device)];
   return html`<form class="settings" @submit=${(/** @type {Event} */ event) => event.preventDefault()}>
     ${session.models.length > 1 ? select(session, "model", "Model", session.models.map(({ id }) => named(id))) : nothing}
     ${select(session, "mode", "Mode", modes)} ${check(session, "compare", "Compare with a second mode")}
     ${choices.compare ? select(session, "other", "Second mode", modes) : nothing}
+    ${model?.objectives.length ? select(session, "objective", "What counts, where the server decides", objectives) : nothing}
     ${select(session, "device", "Device", devices)}
     ${number(session, "rate", "Reader's rate, tokens/s", "0.1", "the server's")}
     ${check(session, "paced", "Deliver no faster than that")} ${check(session, "origins", "Show who wrote the words")}
@@ -58,7 +60,7 @@ const text = (event) => /** @type {HTMLInputElement} */ (event.target).value;
 
 /**
  * @param {Session} session
- * @param {"model" | "mode" | "other" | "device"} name
+ * @param {"model" | "mode" | "other" | "objective" | "device"} name
  * @param {string} label
  * @param {{ value: string, name: string }[]} options
  */

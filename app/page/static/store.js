@@ -15,6 +15,7 @@ const DEFAULTS = {
   mode: "",
   compare: false,
   other: "",
+  objective: "",
   device: "",
   rate: "",
   paced: false,

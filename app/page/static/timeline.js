@@ -2,6 +2,7 @@
 
 import { html, nothing, svg } from "./vendor/lit-html.js";
 import { ORIGINS, colour, label } from "./origins.js";
+import { seconds } from "./units.js";
 
 /** @import { Answer, Arrival } from "./types.d.ts" */
 
@@ -162,10 +163,4 @@ export function words(found, rate) {
     );
   }
   return said.join(" ");
-}
-
-/** @param {number} value */
-export function seconds(value) {
-  if (value < 1) return `${Math.round(value * 1000)} ms`;
-  return value < 100 ? `${value.toFixed(1)} s` : `${Math.round(value)} s`;
 }

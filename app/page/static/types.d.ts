@@ -5,6 +5,7 @@ export interface Model {
   context: number;
   chat: boolean;
   modes: string[];
+  objectives: string[];
 }
 
 export interface Device {
@@ -18,6 +19,37 @@ export interface Device {
   emulated: boolean;
   dialled_in: boolean;
   energy_j: number;
+}
+
+export interface Replica {
+  name: string;
+  model: string;
+  sessions: number;
+  rests: boolean;
+  refusal: string | null;
+  waiting: number;
+  room: number;
+  blocks_free: number;
+  blocks_total: number;
+  preempted: number;
+}
+
+/** An answer that is being given. */
+export interface UnderWay {
+  request: number;
+  account: string;
+  mode: string;
+  endpoints: Record<string, string>;
+  tokens: number;
+  origin: string;
+}
+
+export interface Fleet {
+  pools: Record<string, Replica[]>;
+  devices: Device[];
+  missing: string[];
+  requests: UnderWay[];
+  error?: { message: string };
 }
 
 /** `/readyz`; of a device's own API: device, cloud and split. */
@@ -48,6 +80,36 @@ export interface Stats {
   modes: Record<string, Record<string, unknown>>;
 }
 
+export interface Expected {
+  value: number;
+  low: number;
+  high: number;
+}
+
+/** What was expected of an answer in a mode; figures as in `Why.came`. */
+export interface Outlook {
+  mode: string;
+  device: string | null;
+  ttft_s: Expected;
+  tpot_s: Expected;
+  stall_s: Expected;
+  usd: Expected;
+  joules: Expected;
+  quality: number;
+  leaves: string;
+}
+
+/** Reasons of the choice of mode and device. */
+export interface Why {
+  chosen: Outlook;
+  came: { ttft_s: number; tpot_s: number; stall_s: number; usd: number; joules: number };
+  runner_up: Outlook | null;
+  by_usd: number | null;
+  ways: number;
+  tried: boolean;
+  limit_missed: boolean;
+}
+
 /** Run of characters (Unicode code points) of one origin. */
 export type Run = [origin: string, characters: number];
 
@@ -58,7 +120,7 @@ export interface Chunk {
     finish_reason: string | null;
   }[];
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
-  tandem?: { origins: Run[]; stats?: Stats };
+  tandem?: { origins: Run[]; stats?: Stats; why?: Why | null };
   error?: { message: string; code: string | null };
 }
 
@@ -86,6 +148,7 @@ export interface Answer {
   finish: string | null;
   reconnects: number;
   stats: Stats | null;
+  why?: Why | null;
   error: string | null;
 }
 
@@ -108,6 +171,7 @@ export interface Choices {
   mode: string;
   compare: boolean;
   other: string;
+  objective: string;
   device: string;
   rate: string;
   paced: boolean;

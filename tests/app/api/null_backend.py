@@ -35,8 +35,10 @@ from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.modes.split import SplitMode, SplitSettings
 from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.request.forecast import Forecast
 from tandem.deployments.request.job import Delta, Job, JobStats, NoSuchDevice
 from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.request.under_way import UnderWay
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
@@ -92,8 +94,11 @@ class NullBackend:
     held: released by each job that begins to wait.
     fail_after: (tokens, error): every job raises the error after so many tokens.
     origins: of the tokens of each mode, over and over.
+    forecast: expectation of every answer.
+    weighs: names of the objectives that requests may have.
     scores: log-probability of every token, for each job in its order.
     snapshot: replicas and devices that are up.
+    working: answers that are under way, as told.
     observations: requests that are over.
     missing: reasons for not being ready.
     jobs: jobs that were run.
@@ -125,6 +130,8 @@ class NullBackend:
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
         self.origins: dict[str, Sequence[Origin]] = dict(ORIGINS)
+        self.weighs: list[str] = []
+        self.forecast: Forecast | None = None
         self.scores: Iterator[float] = repeat(-0.25)
         self.default_reader_rate = 5.0
         self.tracer: Tracer | None = None
@@ -138,6 +145,7 @@ class NullBackend:
         self.treasury = KeyService(LedgerSettings(path=ledger), self.accounts)
         self.gate = Gate({"": lambda: capacity}, GateSettings(queue_s=0.2, queue=8))
         self.snapshot = UP
+        self.working: list[UnderWay] = []
         self._metrics = Metrics({"null": lambda: self.snapshot}, self.gate.waiting)
         self.observations: list[Observation] = []
         self.missing: list[str] = []
@@ -224,6 +232,12 @@ class NullBackend:
             }
         ]
 
+    async def fleet(self) -> Snapshot:
+        return self.snapshot
+
+    def under_way(self) -> list[UnderWay]:
+        return self.working
+
     async def ready(self) -> dict[str, object]:
         if self.missing:
             raise NotReady(self.missing, {"verifiers": 0})
@@ -235,6 +249,9 @@ class NullBackend:
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
         return self._metrics.exposition(openmetrics)
+
+    def objectives(self) -> list[str]:
+        return self.weighs
 
     def check(self, mode: str) -> None:
         if mode == SplitMode.name:
@@ -263,6 +280,7 @@ class NullBackend:
         """Yield the engine's tokens, or those of `says`, in bursts."""
         origins, score = cycle(self.origins[job.mode or "cloud"]), next(self.scores)
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
+        stats.forecast = self.forecast
         stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
         if job.scored:
             yield Delta([], [], prompt_logprobs=[TokenLogprob(-float(token)) for token in job.prompt[1:]])

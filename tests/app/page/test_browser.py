@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,12 @@ from playwright.async_api import (
 
 from tandem.deployments.access.keys import Role
 from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
+from tandem.policies.routing.collaboration import Reason
+from tandem.policies.routing.objectives import OBJECTIVES, Candidate
 from tests.app.api.null_backend import NullBackend, times
+from tests.app.api.stats.test_why import EXPECTED, FORECAST
 from tests.cluster.proxy import proxy_to
 
 pytestmark = pytest.mark.slow
@@ -172,6 +177,23 @@ async def test_a_failure_is_told_beside_what_came(page: Page, backend: NullBacke
     assert await page.locator(".answer").count() == 1
 
 
+async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> None:
+    reason = Reason(2e-3, Candidate("cloud", None, EXPECTED), 3e-3, candidates=4)
+    backend.forecast = replace(FORECAST, reason=reason)
+    backend.weighs = ["balanced", "fast"]
+    await page.reload()
+    await page.get_by_label("What counts").select_option("fast")
+    await ask(page)
+    await page.get_by_text("Why device with phone").click()
+    table = page.get_by_role("table")
+    await expect(table.get_by_role("columnheader", name="next best: cloud")).to_be_visible()
+    await expect(table.get_by_role("row", name="first token")).to_contain_text("500 ms (")
+    await expect(page.locator(".why")).to_contain_text("The next best seemed worse by 1000 µ$.")
+    (job,) = backend.jobs
+    assert job.objective == OBJECTIVES["fast"]
+    await accessible(page)
+
+
 async def test_a_key_is_asked_for(page: Page, backend: NullBackend) -> None:
     _, secret = await backend.treasury.make("ada", Role.OPERATOR, {})
     await page.reload()
@@ -223,6 +245,35 @@ async def test_two_modes_side_by_side(page: Page, backend: NullBackend) -> None:
     assert left["y"] == right["y"]
     await page.get_by_role("radio", name="go on with this").nth(1).check()
     await accessible(page)
+
+
+async def test_the_fleet_as_it_changes(page: Page, backend: NullBackend) -> None:
+    await page.get_by_role("link", name="Fleet").click()
+    picture = page.get_by_role("img", name="1 devices, 2 replicas. No answer is being given.")
+    await expect(picture).to_be_visible()
+    await expect(page.get_by_role("row", name="verifier 1")).to_contain_text("75 % of 96 blocks")
+    await expect(page.get_by_role("row", name="pixel-2")).to_contain_text("missing")
+    backend.working = [
+        UnderWay(7, "ada", "race", {"target": "verifier 1", "device": "pixel-1"}, 12, "device")
+    ]
+    await expect(page.get_by_role("row", name="ada")).to_contain_text("verifier 1, pixel-1")
+    await expect(page.locator(".picture .box.busy")).to_have_count(2)
+    await accessible(page)
+    backend.working = []
+    await expect(page.locator(".picture .box.busy")).to_have_count(0)
+    await page.get_by_role("link", name="Chat").click()
+    await expect(page.get_by_label("Question", exact=True)).to_be_visible()
+
+
+async def test_the_fleet_is_for_operators(page: Page, backend: NullBackend) -> None:
+    await backend.treasury.make("ada", Role.OPERATOR, {})
+    _, secret = await backend.treasury.make("bob", Role.USER, {})
+    await page.goto(f"{page.url}#fleet")
+    await page.reload()
+    alert = page.get_by_role("alert")
+    await alert.get_by_label("API key").fill(secret)
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".fleet")).to_contain_text("this needs an operator's key")
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])

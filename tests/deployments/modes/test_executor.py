@@ -52,6 +52,17 @@ async def answer(world: World, wanted: Job) -> tuple[list[int], JobStats]:
     return ids, stats
 
 
+async def test_it_says_who_works_for_whom() -> None:
+    world = World([NullEngine(50)], [], {"phone": NullEngine(50)})
+    async with aclosing(world.executor.run(job("device", "phone"))) as deltas:
+        assert world.executor.under_way() == []
+        await anext(deltas)
+        (found,) = world.executor.under_way()
+        assert (found.request, found.mode, found.tokens, found.origin) == (11, "device", 1, "device")
+        assert list(found.endpoints.values()) == ["phone"]
+    assert world.executor.under_way() == []
+
+
 async def left_open(world: World) -> int:
     await world.executor.settled()
     return sum([(await engine.stats()).sessions for engine in world.engines.values()])

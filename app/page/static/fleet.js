@@ -1,0 +1,190 @@
+/** The fleet, live: replicas and devices, their load, and who works for whom. */
+
+import { html, nothing, svg } from "./vendor/lit-html.js";
+import { label } from "./origins.js";
+import { joules, seconds } from "./units.js";
+
+/** @import { Session } from "./session.js" */
+/** @import { Device, Fleet, Replica, UnderWay } from "./types.d.ts" */
+
+const WIDTH = 900;
+const ROW = 58;
+const BOX = 250;
+const API = { x: 405, width: 90 };
+const MOST_DRAWN = 14;
+/** Devices that the picture has; the table has all. */
+
+/** @param {Session} session */
+export function fleet({ fleet: found, fleetTrouble: trouble }) {
+  if (!found) return html`<section class="fleet" aria-label="Fleet"><p>${trouble || "Looking …"}</p></section>`;
+  const replicas = Object.entries(found.pools).flatMap(([pool, each]) => each.map((replica) => ({ pool, replica })));
+  return html`<section class="fleet" aria-label="Fleet">
+    ${trouble ? html`<p class="error">${trouble}</p>` : nothing} ${picture(found, replicas)}
+    <h2>Answers that are being given</h2>
+    ${found.requests.length
+      ? table(
+          ["Answer", "Account", "Mode", "Works for it", "Tokens", "Last from"],
+          found.requests.map((each) => [
+            String(each.request % 100_000),
+            each.account,
+            each.mode,
+            [...new Set(Object.values(each.endpoints))].join(", "),
+            String(each.tokens),
+            label(each.origin),
+          ]),
+        )
+      : html`<p class="note">None at the replica of the API that tells this page.</p>`}
+    <h2>Replicas</h2>
+    ${table(
+      ["Name", "Model", "Sessions", "Waiting", "Room", "KV cache in use", "Preempted", "State"],
+      replicas.map(({ replica }) => [
+        replica.name,
+        replica.model,
+        String(replica.sessions),
+        String(replica.waiting),
+        String(replica.room),
+        replica.blocks_total ? `${Math.round(used(replica) * 100)} % of ${replica.blocks_total} blocks` : "–",
+        String(replica.preempted),
+        replica.refusal ?? (replica.rests ? "rests" : "up"),
+      ]),
+    )}
+    <h2>Devices</h2>
+    ${found.devices.length || found.missing.length
+      ? table(
+          ["Name", "Hardware", "Model", "Round trip", "Sessions", "Battery", "Energy so far"],
+          [
+            ...found.devices.map((each) => [
+              each.name,
+              `${each.profile}${each.emulated ? " (emulated)" : ""}`,
+              each.model,
+              seconds(each.rtt_s),
+              `${each.sessions} of ${each.capacity}`,
+              each.battery === null || each.battery === undefined ? "mains" : `${Math.round(each.battery * 100)} %`,
+              joules(each.energy_j ?? 0),
+            ]),
+            ...found.missing.map((name) => [name, "missing", "", "", "", "", ""]),
+          ],
+        )
+      : html`<p class="note">None is registered.</p>`}
+  </section>`;
+}
+
+/**
+ * @param {string[]} heads
+ * @param {string[][]} rows
+ */
+function table(heads, rows) {
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${heads.join(", ")}>
+    <table>
+      <thead>
+        <tr>${heads.map((head) => html`<th scope="col">${head}</th>`)}</tr>
+      </thead>
+      <tbody>
+        ${rows.map(
+          ([first, ...rest]) => html`<tr><th scope="row">${first}</th>${rest.map((cell) => html`<td>${cell}</td>`)}</tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+/** @param {Replica} replica */
+const used = ({ blocks_free, blocks_total }) => (blocks_total ? 1 - blocks_free / blocks_total : 0);
+
+/**
+ * Devices on the left, the API in the middle, replicas on the right; lines to those that work are thick, and dots
+ * travel on the lines of answers that are being given.
+ * @param {Fleet} found
+ * @param {{ pool: string, replica: Replica }[]} replicas
+ */
+function picture(found, replicas) {
+  const devices = found.devices.slice(0, MOST_DRAWN);
+  const height = Math.max(devices.length, replicas.length, 2) * ROW + 20;
+  const middle = height / 2;
+  const place = (/** @type {number} */ i, /** @type {number} */ count) => middle + (i - (count - 1) / 2) * ROW;
+  const working = new Set(found.requests.flatMap(({ endpoints }) => Object.values(endpoints)));
+  const now = found.requests.map(said).join(" ");
+  return html`<svg
+    class="picture"
+    viewBox="0 0 ${WIDTH} ${height}"
+    role="img"
+    aria-label=${`${found.devices.length} devices, ${replicas.length} replicas. ${now || "No answer is being given."}`}
+  >
+    ${devices.map((each, i) => {
+      const y = place(i, devices.length);
+      return [
+        line(BOX + 10, y, API.x, middle, working.has(each.name), each.rtt_s ? seconds(each.rtt_s) : ""),
+        box(10, y, "device", each.name, state(each), each.battery ?? null, working.has(each.name)),
+      ];
+    })}
+    ${replicas.map(({ pool, replica }, i) => {
+      const y = place(i, replicas.length);
+      const busy = working.has(replica.name);
+      const waiting = replica.waiting ? `, ${replica.waiting} wait` : "";
+      return [
+        line(WIDTH - BOX - 10, y, API.x + API.width, middle, busy, ""),
+        box(
+          WIDTH - BOX - 10,
+          y,
+          `replica ${pool}`,
+          replica.name,
+          `${replica.model}: ${replica.sessions} sessions${waiting}`,
+          replica.blocks_total ? used(replica) : null,
+          busy,
+        ),
+      ];
+    })}
+    <g class="api">
+      <rect x=${API.x} y=${middle - 24} width=${API.width} height="48" rx="8"></rect>
+      <text x=${API.x + API.width / 2} y=${middle - 2} text-anchor="middle">API</text>
+      <text class="small" x=${API.x + API.width / 2} y=${middle + 14} text-anchor="middle">
+        ${`${found.requests.length} answers`}
+      </text>
+    </g>
+  </svg>`;
+}
+
+/** @param {UnderWay} request */
+const said = ({ mode, endpoints, tokens }) =>
+  `${[...new Set(Object.values(endpoints))].join(" and ")} give an answer in mode ${mode}, ${tokens} tokens so far.`;
+
+/** @param {Device} device */
+function state({ model, sessions, capacity, battery }) {
+  const charge = battery === null || battery === undefined ? "" : `, ${Math.round(battery * 100)} % battery`;
+  return `${model || "device"}: ${sessions} of ${capacity}${charge}`;
+}
+
+/**
+ * A box with a name, a state, and below it a bar for a share.
+ * @param {number} x
+ * @param {number} y
+ * @param {string} kind
+ * @param {string} name
+ * @param {string} text
+ * @param {number | null} share
+ * @param {boolean} busy
+ */
+function box(x, y, kind, name, text, share, busy) {
+  return svg`<g class=${`box ${kind} ${busy ? "busy" : ""}`}>
+    <rect x=${x} y=${y - 22} width=${BOX} height="44" rx="8"></rect>
+    <text x=${x + 10} y=${y - 5}>${name}</text>
+    <text class="small" x=${x + 10} y=${y + 10}>${text}</text>
+    ${share === null ? nothing : svg`<rect class="bar" x=${x + 8} y=${y + 15} width=${Math.max(0, share) * (BOX - 16)} height="4"></rect>`}
+  </g>`;
+}
+
+/**
+ * A link, with a dot that travels where it is at work.
+ * @param {number} x1
+ * @param {number} y1
+ * @param {number} x2
+ * @param {number} y2
+ * @param {boolean} busy
+ * @param {string} text
+ */
+function line(x1, y1, x2, y2, busy, text) {
+  return svg`<g class=${busy ? "link busy" : "link"}>
+    <line x1=${x1} y1=${y1} x2=${x2} y2=${y2}></line>
+    ${text ? svg`<text class="small" x=${(x1 + x2) / 2} y=${(y1 + y2) / 2 - 5} text-anchor="middle">${text}</text>` : nothing}
+  </g>`;
+}

@@ -1,0 +1,79 @@
+/** Why the server chose a mode and a device, what it expected of them and of the next best, and what came. */
+
+import { html, nothing } from "./vendor/lit-html.js";
+import { dollars, joules, seconds } from "./units.js";
+
+/** @import { Answer, Expected, Outlook, Why } from "./types.d.ts" */
+
+/** @type {[name: "ttft_s" | "tpot_s" | "stall_s" | "usd" | "joules", label: string, unit: (value: number) => string][]} */
+const ROWS = [
+  ["ttft_s", "first token", seconds],
+  ["tpot_s", "each further token", seconds],
+  ["stall_s", "reader's wait", seconds],
+  ["usd", "cost", dollars],
+  ["joules", "device's energy", joules],
+];
+
+/** @param {Answer} answer */
+export function reasons({ why }) {
+  if (!why) return nothing;
+  const { chosen, came, runner_up: next } = why;
+  return html`<details class="why">
+    <summary>Why ${way(chosen)}</summary>
+    <p>${said(why)}</p>
+    <div class="scroll" tabindex="0" role="group" aria-label="Expectations">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">median (80 % of answers)</th>
+            <th scope="col">expected</th>
+            <th scope="col">came</th>
+            ${next ? html`<th scope="col">next best: ${way(next)}</th>` : nothing}
+          </tr>
+        </thead>
+        <tbody>
+          ${ROWS.map(
+            ([name, label, unit]) => html`<tr>
+              <th scope="row">${label}</th>
+              <td>${interval(chosen[name], unit)}</td>
+              <td>${unit(came[name])}</td>
+              ${next ? html`<td>${interval(next[name], unit)}</td>` : nothing}
+            </tr>`,
+          )}
+          <tr>
+            <th scope="row">quality, of the large model's</th>
+            <td>${chosen.quality}</td>
+            <td></td>
+            ${next ? html`<td>${next.quality}</td>` : nothing}
+          </tr>
+          <tr>
+            <th scope="row">leaves the device</th>
+            <td>${chosen.leaves.replace("_", " ")}</td>
+            <td></td>
+            ${next ? html`<td>${next.leaves.replace("_", " ")}</td>` : nothing}
+          </tr>
+        </tbody>
+      </table>
+    </div>
+  </details>`;
+}
+
+/** @param {Outlook} outlook */
+const way = ({ mode, device }) => (device ? `${mode} with ${device}` : mode);
+
+/** @param {Why} why */
+function said({ ways, by_usd, tried, limit_missed }) {
+  const parts = [`Chosen among ${ways} ${ways === 1 ? "way" : "ways"}.`];
+  if (tried) parts.push("It did not seem the best, and was tried to learn of it.");
+  else if (by_usd !== null) parts.push(`The next best seemed worse by ${dollars(by_usd)}.`);
+  if (limit_missed) parts.push("Nothing was expected to keep the limit of time to the first token.");
+  return parts.join(" ");
+}
+
+/**
+ * @param {Expected} expected
+ * @param {(value: number) => string} unit
+ */
+function interval({ value, low, high }, unit) {
+  return low === high ? unit(value) : `${unit(value)} (${unit(low)} – ${unit(high)})`;
+}
