@@ -91,7 +91,7 @@ async def _shown(backend: ServingBackend) -> dict[str, Any]:
 
 
 def _replica(replica: EndpointInfo) -> dict[str, Any]:
-    """Return a replica as people see it: everything but where it is reached."""
+    """Return a replica's state and load."""
     return {
         "name": replica.name,
         "model": replica.model,

@@ -137,7 +137,7 @@ function shown(session, turn, answer, at, i) {
     ${answer.error ? html`<p class="error">${answer.error}</p>` : nothing}
     ${answer.state === "stopped" ? html`<p class="note">stopped</p>` : nothing}
     ${answer.finish === "length" ? html`<p class="note">cut off: the longest answer, or the end of the context</p>` : nothing}
-    ${timeline(answer)} ${figures(answer)} ${reasons(answer)}
+    ${timeline(answer, turn.answers.length)} ${figures(answer)} ${reasons(answer)}
     ${open(answer)
       ? nothing
       : html`<footer>

@@ -92,8 +92,8 @@ function table(heads, rows) {
 const used = ({ blocks_free, blocks_total }) => (blocks_total ? 1 - blocks_free / blocks_total : 0);
 
 /**
- * Devices on the left, the API in the middle, replicas on the right; lines to those that work are thick, and dots
- * travel on the lines of answers that are being given.
+ * Devices on the left, the API in the middle, replicas on the right; the lines to those that work for an answer are
+ * thick, and move.
  * @param {Fleet} found
  * @param {{ pool: string, replica: Replica }[]} replicas
  */
@@ -138,7 +138,7 @@ function picture(found, replicas) {
       <rect x=${API.x} y=${middle - 24} width=${API.width} height="48" rx="8"></rect>
       <text x=${API.x + API.width / 2} y=${middle - 2} text-anchor="middle">API</text>
       <text class="small" x=${API.x + API.width / 2} y=${middle + 14} text-anchor="middle">
-        ${`${found.requests.length} answers`}
+        ${`${found.requests.length} ${found.requests.length === 1 ? "answer" : "answers"}`}
       </text>
     </g>
   </svg>`;
@@ -174,7 +174,7 @@ function box(x, y, kind, name, text, share, busy) {
 }
 
 /**
- * A link, with a dot that travels where it is at work.
+ * A link, whose dashes travel where it is at work.
  * @param {number} x1
  * @param {number} y1
  * @param {number} x2
@@ -185,6 +185,6 @@ function box(x, y, kind, name, text, share, busy) {
 function line(x1, y1, x2, y2, busy, text) {
   return svg`<g class=${busy ? "link busy" : "link"}>
     <line x1=${x1} y1=${y1} x2=${x2} y2=${y2}></line>
-    ${text ? svg`<text class="small" x=${(x1 + x2) / 2} y=${(y1 + y2) / 2 - 5} text-anchor="middle">${text}</text>` : nothing}
+    ${text ? svg`<text class="small" x=${x1 + 6} y=${y1 - 8}>${text}</text>` : nothing}
   </g>`;
 }

@@ -63,6 +63,10 @@ function conversation() {
 }
 
 function trouble() {
+  const missing = session.ready?.reasons ?? [];
+  if (!session.trouble && missing.length) {
+    return html`<div class="trouble" role="status"><p>Not everything is up: ${missing.join("; ")}.</p></div>`;
+  }
   if (!session.trouble) return nothing;
   return html`<div class="trouble" role="alert">
     <p>${session.trouble}</p>

@@ -8,6 +8,8 @@ import * as store from "./store.js";
 
 const AGAIN_MS = 1000;
 /** Wait before the fleet is asked for again. */
+const UNREADY_MS = 3000;
+/** Wait before a server is asked again that is not ready. */
 
 export class Session {
   api = new Api();
@@ -45,6 +47,7 @@ export class Session {
     this.api.key = store.key();
     store.watch((id) => this.#changedElsewhere(id));
     addEventListener("pagehide", () => this.stop());
+    addEventListener("focus", () => void this.look()); // devices come and go
   }
 
   get model() {
@@ -74,6 +77,7 @@ export class Session {
       this.#refused(error);
     }
     this.changed();
+    if (this.ready && this.ready.status !== "ready") setTimeout(() => this.look(), UNREADY_MS);
   }
 
   /**
@@ -104,7 +108,8 @@ export class Session {
     const { model, choices } = this;
     if (!question.trim() || !model || this.busy) return;
     this.editing = null;
-    const modes = choices.compare ? [choices.mode, choices.other] : [choices.mode];
+    const served = (/** @type {string} */ mode) => (model.modes.includes(mode) ? mode : ""); // what was kept may be gone
+    const modes = (choices.compare ? [choices.mode, choices.other] : [choices.mode]).map(served);
     const rate = Number(choices.rate);
     /** @type {Turn} */
     const turn = { question, answers: modes.map((mode) => unanswered(mode, model.id, rate)), picked: 0 };
@@ -280,13 +285,18 @@ export class Session {
       tandem: {
         ...(answer.asked ? { mode: answer.asked } : {}),
         ...(objective && !answer.asked && this.model?.objectives.includes(objective) ? { objective } : {}),
-        ...(device && answer.asked !== "cloud" ? { device } : {}),
+        ...(answer.asked !== "cloud" && this.#there(device) ? { device } : {}),
         ...given("reader_rate", rate),
         ...given("budget", budget),
         ...(paced ? { paced } : {}),
         ...(this.#resumable ? { resumable: true } : {}),
       },
     };
+  }
+
+  /** @param {string} device */
+  #there(device) {
+    return device === "any" || this.devices.some(({ name }) => name === device);
   }
 
   /** @param {Conversation} conversation */

@@ -6,13 +6,14 @@ import { seconds } from "./units.js";
 
 /** @import { Answer, Arrival } from "./types.d.ts" */
 
-const WIDTH = 600;
+const WIDEST = 640;
 const HEIGHT = 120;
 const LEFT = 40;
 const BOTTOM = 18;
 const TOP = 8;
 const STALLED_S = 0.001;
 const MOST_TOLD = 3;
+const NARROW = 768; // of windows in which answers are one below the other
 
 /**
  * @typedef {object} Course how an answer came
@@ -67,17 +68,19 @@ export function course(arrivals, rate) {
 /**
  * Show the time line, and say it in words.
  * @param {Answer} answer
+ * @param {number} beside number of answers side by side
  */
-export function timeline(answer) {
+export function timeline(answer, beside) {
   const found = course(answer.arrivals, answer.rate);
   if (!found) return nothing;
   const said = words(found, answer.rate);
+  const width = Math.round(innerWidth < NARROW ? innerWidth - 70 : WIDEST / beside); // so that its letters are readable
   const until_s = Math.max(found.last_s, Math.min(found.read.at(-1)?.at_s ?? 0, found.last_s * 2), 0.001);
-  const x = (/** @type {number} */ at_s) => LEFT + (at_s / until_s) * (WIDTH - LEFT - 8);
+  const x = (/** @type {number} */ at_s) => LEFT + (at_s / until_s) * (width - LEFT - 8);
   const y = (/** @type {number} */ tokens) => HEIGHT - BOTTOM - (tokens / found.tokens) * (HEIGHT - BOTTOM - TOP);
   const floor = y(0);
   return html`<figure class="timeline">
-    <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${`Time line. ${said}`}>
+    <svg viewBox="0 0 ${width} ${HEIGHT}" role="img" aria-label=${`Time line. ${said}`}>
       ${found.stalls.map(
         ({ from_s, to_s }) =>
           svg`<rect class="stall" x=${x(from_s)} y=${TOP} width=${Math.max(1, x(to_s) - x(from_s))} height=${floor - TOP}><title>${`the reader waits ${seconds(to_s - from_s)}`}</title></rect>`,
@@ -88,11 +91,11 @@ export function timeline(answer) {
             at_s <= until_s ? tokens : tokens - (at_s - until_s) * answer.rate,
           )}`).join(" ")}><title>${`read at ${answer.rate} tokens/s`}</title></polyline>`
         : nothing}
-      ${mark(x(found.first_s), floor, "first", `first token ${seconds(found.first_s)}`)}
-      ${found.handovers.slice(0, MOST_TOLD).map(({ at_s, from, to }) => mark(x(at_s), floor, "handover", `${from} → ${to} ${seconds(at_s)}`))}
-      <line class="axis" x1=${LEFT} x2=${WIDTH - 8} y1=${floor} y2=${floor}></line>
+      ${mark(width, x(found.first_s), floor, "first", `first token ${seconds(found.first_s)}`)}
+      ${found.handovers.slice(0, MOST_TOLD).map(({ at_s, from, to }) => mark(width, x(at_s), floor, "handover", `${from} → ${to} ${seconds(at_s)}`))}
+      <line class="axis" x1=${LEFT} x2=${width - 8} y1=${floor} y2=${floor}></line>
       <text x=${LEFT} y=${HEIGHT - 4}>0 s</text>
-      <text x=${WIDTH - 8} y=${HEIGHT - 4} text-anchor="end">${seconds(until_s)}</text>
+      <text x=${width - 8} y=${HEIGHT - 4} text-anchor="end">${seconds(until_s)}</text>
       <text x=${LEFT - 4} y=${y(found.tokens) + 8} text-anchor="end">${found.tokens}</text>
       <text x=${LEFT - 4} y=${floor} text-anchor="end">0</text>
     </svg>
@@ -128,13 +131,14 @@ function steps(arrivals, x, y) {
 
 /**
  * A line across, with its name.
+ * @param {number} width
  * @param {number} x
  * @param {number} floor
  * @param {string} kind
  * @param {string} name
  */
-function mark(x, floor, kind, name) {
-  const right = x > WIDTH * 0.7;
+function mark(width, x, floor, kind, name) {
+  const right = x > width * 0.6;
   return svg`<g class=${kind}>
     <line x1=${x} x2=${x} y1=${TOP} y2=${floor}></line>
     <text x=${right ? x - 3 : x + 3} y=${TOP + 8} text-anchor=${right ? "end" : "start"}>${name}</text>

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from tandem.deployments.access.keys import Role
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
+from tandem.policies.reader.quality import buffers, stall_s
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import OBJECTIVES, Candidate
 from tests.app.api.null_backend import NullBackend, times
@@ -175,6 +178,63 @@ async def test_a_failure_is_told_beside_what_came(page: Page, backend: NullBacke
     await page.get_by_role("button", name="Again").click()
     await expect(page.locator(".text")).to_contain_text("Done.")
     assert await page.locator(".answer").count() == 1
+
+
+@pytest.mark.parametrize("rate", [5.0, 40.0])
+async def test_the_time_line_says_what_the_statistics_say(page: Page, rate: float) -> None:
+    """Stalls and the fullest buffer, of groups of tokens that come at random."""
+    draw = random.Random(rate)
+    for _ in range(20):
+        gaps = [draw.choice([0.0, 0.01, 0.4, 1.5]) for _ in range(30)]
+        groups = [draw.randint(1, 6) for _ in gaps]
+        arrivals = [
+            {"at_s": at_s, "tokens": tokens, "runs": [["cloud", tokens]]}
+            for at_s, tokens in zip(accumulate(gaps, initial=0.2), groups, strict=False)
+        ]
+        found = await page.evaluate(
+            "async ([arrivals, rate]) => (await import('/page/timeline.js')).course(arrivals, rate)",
+            [arrivals, rate],
+        )
+        times_s = [each["at_s"] for each in arrivals for _ in range(each["tokens"])]
+        waited = sum(stall["to_s"] - stall["from_s"] for stall in found["stalls"])
+        assert waited == pytest.approx(stall_s(times_s, rate), abs=0.001 * len(gaps))
+        # between the arrivals of a group nothing is read
+        last = [times_s.index(at_s) + times_s.count(at_s) - 1 for at_s in dict.fromkeys(times_s)]
+        assert found["buffer"] == buffers(times_s, rate)[last].max()
+
+
+async def test_a_devices_own_page_says_what_leaves_it(
+    page: Page, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ready() -> dict[str, object]:
+        return {"device": "pixel-1", "cloud": False, "split": True}
+
+    monkeypatch.setattr(backend, "ready", ready)
+    await page.reload()
+    await expect(page.locator(".whose")).to_contain_text("the page of the device pixel-1 itself")
+    await expect(page.locator(".whose")).to_contain_text(
+        "Modes “device” and “split” keep your text on the device"
+    )
+    await expect(page.locator(".top")).to_contain_text("device pixel-1")
+
+
+async def test_what_is_missing_is_told_until_it_is_there(page: Page, backend: NullBackend) -> None:
+    backend.missing = ["no verifier is up"]
+    await page.reload()
+    await expect(page.get_by_text("Not everything is up: no verifier is up.")).to_be_visible()
+    backend.missing = []
+    await expect(page.get_by_text("Not everything is up")).to_be_hidden()
+
+
+async def test_what_was_chosen_and_is_gone_is_left_to_the_server(page: Page, backend: NullBackend) -> None:
+    await page.get_by_label("Device", exact=True).select_option("pixel-1")
+    await page.get_by_label("Mode", exact=True).select_option("race")
+    kept = "{...JSON.parse(localStorage['tandem.choices']), device: 'gone', mode: 'warp'}"
+    await page.evaluate(f"localStorage['tandem.choices'] = JSON.stringify({kept})")
+    await page.reload()
+    await ask(page)
+    await expect(page.locator(".answer.done")).to_be_visible()
+    assert [(job.mode, job.device) for job in backend.jobs] == [(None, None)]
 
 
 async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> None:
