@@ -43,6 +43,10 @@ REGISTER_S = 1.0
 """Between two words of how the device is doing."""
 QUIET_S = 2.0
 """Seconds of silence after which the cloud counts as gone, though its connection may yet be resumed."""
+LEAST_S = 1e-3
+"""Shortest pause of that watch, which rounding may have end too early."""
+BACK_S = 30.0
+"""Longest that half an answer waits for the gateway, or its successor, to be there again."""
 AGAIN_S = 0.2, 5.0
 """Between two attempts to dial: at first, and at most."""
 
@@ -124,7 +128,7 @@ class Uplink:
 
         async def watch() -> None:
             while (left_s := self._left_s) > 0:  # noqa: ASYNC110 (silence is no event)
-                await asyncio.sleep(left_s)
+                await asyncio.sleep(max(left_s, LEAST_S))
             limit.reschedule(loop.time())
 
         try:
@@ -142,9 +146,14 @@ class Uplink:
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Return the router's assignment; the device itself is here. Before the first token of an answer it does not
         wait for a cloud that has gone. Raises EngineError."""
-        asking = self._connected().ask(ASSIGN, pack(replace(wanted, model=self._model)))
+        body = pack(replace(wanted, model=self._model))
+        asking = (
+            self._insist(ASSIGN, body, BACK_S)
+            if wanted.sent
+            else self.while_there(self._connected().ask(ASSIGN, body))
+        )
         try:
-            message = unpack(await (asking if wanted.sent else self.while_there(asking)), AssignmentMessage)
+            message = unpack(await asking, AssignmentMessage)
         except BaseException:  # the gateway may have let it pass all the same
             if wanted.request not in self._passed:
                 self._say_over(Over(wanted.request, Used(), 0.0, assigned=False))
@@ -190,18 +199,27 @@ class Uplink:
         return now() - began_s
 
     async def _tell(self, said: Over) -> None:
+        try:
+            await self._insist(OVER, pack(said), back_s=None)
+        except EngineError as error:
+            log.info("the gateway does not hear that a request is over: %s", error)
+
+    async def _insist(self, method: str, body: bytes, back_s: float | None) -> bytes:
+        """Ask the gateway, and where that goes away its successor, for which it waits so long. Raises EngineError."""
         while True:
-            await self._reached.wait()
+            try:
+                async with asyncio.timeout(back_s):
+                    await self._reached.wait()
+            except TimeoutError:
+                raise EngineStopped(f"the cloud at {self._address} does not come back") from None
             assert self._connection is not None
             connection = self._connection
             try:
-                await connection.ask(OVER, pack(said))
-                return
-            except EngineError as error:
-                log.info("the gateway does not hear that a request is over: %s", error)
-                if not connection.closed.done():  # it refuses
-                    return
-            await asyncio.sleep(AGAIN_S[0])
+                return await connection.ask(method, body)
+            except EngineStopped:
+                if not connection.closed.done():
+                    raise
+            await asyncio.sleep(AGAIN_S[0])  # until the loss is known
 
     async def _ask(self, method: str, body: bytes) -> bytes:
         return await self.while_there(self._connected().ask(method, body))

@@ -133,7 +133,8 @@ class Directory:
         if known is not None and known.address == address and known.dialled_in:
             self._forget(name)
         else:
-            for each in [each for each, record in self._devices.items() if record.address == address]:
+            hosted = [(each, record) for each, record in self._devices.items() if not record.dialled_in]
+            for each in [each for each, record in hosted if record.address == address]:
                 self._forget(each)
         return self.update(now_s)
 

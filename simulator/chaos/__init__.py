@@ -13,6 +13,8 @@ endpoint could finish a request and its reader can be reached:
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
 5. A key's bills are booked once each, whoever dies; neither its dollars nor its answers at once exceed its limits.
 6. The endpoint that the budget of races limits takes in no token beyond it, unless the other endpoint has failed.
+
+Some seeds have devices that dial in, too: `simulator.chaos.dialled` says what is promised to those.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tandem.simulator.chaos.dialled import play_dialled
 from tandem.simulator.chaos.promises import ChaosOutcome, check, longest_wait_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
 from tandem.simulator.chaos.scenario import Fault, scenario, tenants
@@ -41,6 +44,10 @@ def play(seed: int) -> ChaosOutcome:
     """Run a seed and check all promises."""
     config, requests, faults = scenario(seed)
     outcome = _run(seed, config, requests, faults)
+    with TemporaryDirectory() as folder:
+        played = play_dialled(seed, Path(folder))
+    outcome.broken += played.broken
+    outcome.faults += played.faults
     if outcome.late and not outcome.broken:  # perhaps because of the load
         calm = _run(seed, config, requests, []).answers
         for number, late_s in outcome.late.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -89,7 +90,7 @@ class Registry(EngineHandler):
         if self.refusing:
             raise NoCapacity("all are full", 1.0)
         wanted = RoutingRequest("speculative", lost=("a", "b"), budget=0.25, model=MODEL)
-        assert unpack(body, RoutingRequest) == wanted
+        assert replace(unpack(body, RoutingRequest), sent=0) == wanted
         return pack(AssignmentMessage.of(MADE))
 
 
@@ -171,6 +172,18 @@ async def test_the_gateway_hears_of_the_end_of_what_it_has_let_pass(
         await until(lambda: len(Registry.over) > 1)
     assert proxy.cuts
     assert Registry.over == [Over(0, Used(device_in=3), 1.0), Over(0, Used(), 0.0, assigned=False)]
+
+
+async def test_half_an_answer_waits_for_the_gateways_successor_and_a_new_one_does_not() -> None:
+    begun = RoutingRequest("speculative", lost=("a", "b"), budget=0.25, sent=3)
+    async with gateway() as first, proxy_to(first.address) as proxy, uplinked(proxy.address) as (uplink, _):
+        await until(lambda: uplink.registered is not None)
+        Registry.connected[-1].fail(EngineStopped("this gateway is killed"))
+        assert uplink._connection is not None
+        await uplink._connection.closed
+        with pytest.raises(EngineStopped, match="no connection"):
+            await uplink.assign(replace(begun, sent=0))
+        assert (await uplink.assign(begun)).mode == MADE.mode
 
 
 async def test_the_gateways_successor_hears_of_an_end_that_nobody_has_confirmed(

@@ -45,6 +45,17 @@ def test_a_lost_address_comes_back_by_registering() -> None:
     assert directory.register([PHONE], now_s=1.0)
 
 
+def test_a_device_behind_a_gateway_that_is_lost_twice_takes_no_other_along() -> None:
+    phone, laptop = (
+        msgspec.structs.replace(PHONE, name=name, dialled_in=True) for name in ("phone", "laptop")
+    )
+    directory = Directory(expiry_s=4.0)
+    directory.register([phone, laptop], now_s=0.0)
+    assert directory.lost("phone", PHONE.address, now_s=0.1)
+    assert not directory.lost("phone", PHONE.address, now_s=0.2)
+    assert list(directory.snapshot.devices) == ["laptop"]
+
+
 def test_a_pool_is_what_was_listed_last() -> None:
     directory = Directory(expiry_s=4.0)
     directory.list_pool("verifier", [REPLICA])

@@ -29,7 +29,7 @@ from tandem.policies.estimators.overdue import StepLimit
 from tandem.policies.race.budget import Booking, Budget
 from tandem.policies.race.race import Race
 from tandem.policies.reader.stall_timeout import FLOOR_S, PROBE_S, Patience
-from tandem.simulator.chaos import ChaosOutcome, Fault, play, promises
+from tandem.simulator.chaos import ChaosOutcome, Fault, dialled, play, promises
 from tandem.simulator.chaos.promises import promised_s
 from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
 from tandem.simulator.results.answer import SimulatedAnswer
@@ -40,13 +40,13 @@ from tests.effort import tried
 from tests.simulator.configurations import TARGET, config, split
 
 BROKE_ONCE = (229, 561, 703, 906, 1375, 1480, 2504, 2593, 2944, 3475, 4101, 5567)
-SABOTAGED = (2000, 2002, 2003, 2004, 2007, 2031)
+SABOTAGED = (2000, 2002, 2003, 2004, 2007, 2031, 2050)
 SEEDS = (*SABOTAGED, *BROKE_ONCE, *tried((1008, 1013), range(1000, 1015)))
 MORE_SEEDS = range(1015, 1075)
 BLIND_SEEDS = range(2000, 2040)
 KINDS = {
     "kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain", "leave", "drafter", "silence",
-    "away", "access", "takeover", "hang",
+    "away", "access", "takeover", "hang", *dialled.KINDS,
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see `breaks`
