@@ -17,7 +17,7 @@ from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import DEVICE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
-from tandem.engine.base import Sampling, Verdict
+from tandem.engine.base import Sampling, TokenLogprob, Verdict
 from tandem.engine.config import Strict
 from tandem.engine.sketch.base import SketchFormat
 from tandem.engine.split.base import OuterEngine
@@ -242,17 +242,29 @@ class Mode(ABC):
         return next((role for role in cls.roles if role.pool == DEVICE), None)
 
 
+def forced(room: int, alternatives: int = 0, adapter: str = "") -> Sampling:
+    """Return the sampling of a session that scores given tokens: `room` of them, with so many alternatives to each."""
+    most = room + 1  # a token of the target's own
+    return Sampling(max_tokens=most, ignore_eos=True, logprobs=alternatives, forced=True, adapter=adapter)
+
+
+async def scores(
+    session: EndpointSession, position: int, ids: Sequence[int]
+) -> AsyncGenerator[list[TokenLogprob], None]:
+    """Yield log-probabilities of these tokens, the next ones of a forced session, some at a time."""
+    for at in range(0, len(ids), SCORED_AT_ONCE):
+        yield await session.score(position + at, ids[at : at + SCORED_AT_ONCE])
+
+
 async def score(
-    session: EndpointSession, prompt: Sequence[int], known: int, alternatives: int = 0, adapter: str = ""
+    session: EndpointSession, prompt: Sequence[int], known: int, sampling: Sampling
 ) -> AsyncGenerator[Delta, None]:
-    """Yield log-probabilities of the prompt's tokens after its first `known`, some at a time. alternatives: to each;
-    adapter: see `Sampling`."""
-    room = len(prompt) - known + 1  # for the rest, and a token of the target's own
-    forced = Sampling(max_tokens=room, ignore_eos=True, logprobs=alternatives, forced=True, adapter=adapter)
-    await session.open(prompt[:known], forced)
-    for at in range(known, len(prompt), SCORED_AT_ONCE):
-        scores = await session.score(at - known, prompt[at : at + SCORED_AT_ONCE])
-        yield Delta([], [], prompt_logprobs=scores)
+    """Yield log-probabilities of the prompt's tokens after its first `known`. sampling: of the answer."""
+    room = len(prompt) - known
+    await session.open(prompt[:known], forced(room, sampling.logprobs, sampling.adapter))
+    async with aclosing(scores(session, 0, prompt[known:])) as parts:
+        async for part in parts:
+            yield Delta([], [], prompt_logprobs=part)
     await session.cancel()
 
 

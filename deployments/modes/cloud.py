@@ -68,8 +68,7 @@ class _CloudRun(ModeRun):
 
     async def _score_and_decode(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
         job = self._job
-        alternatives, adapter = job.sampling.logprobs, job.sampling.adapter
-        async with aclosing(score(target, job.prompt, self._scored, alternatives, adapter)) as deltas:
+        async with aclosing(score(target, job.prompt, self._scored, job.sampling)) as deltas:
             async for delta in deltas:
                 self._scored += len(delta.prompt_logprobs or ())
                 yield delta

@@ -87,6 +87,11 @@ class SketchFormat(Protocol):
         """The prompt for the sentence that tells the note of this number, in sight of the others."""
         ...
 
+    def opening(self, question: Question, note: Sequence[int]) -> list[int] | None:
+        """The prompt for the first sentence, which tells this note, in sight of no other; None where a sentence must be
+        whole before it can be cleaned."""
+        ...
+
     def clean(
         self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
     ) -> list[int]:

@@ -69,6 +69,9 @@ class MarkedFormat(TextFormat):
             self._sentence,
         ]
 
+    def opening(self, question: Question, note: Sequence[int]) -> list[int]:
+        return self.expand(question, Sketch(notes=(tuple(note),)), 0)
+
     def clean(
         self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
     ) -> list[int]:

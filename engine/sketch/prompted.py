@@ -95,6 +95,9 @@ class PromptedFormat(TextFormat):
         asked = self._asked(question, EXPAND_ITEM.format(query=question.text, note=label))
         return [*asked, *self._tokenizer.encode_bytes(f"{label}:".encode())]
 
+    def opening(self, question: Question, note: Sequence[int]) -> None:
+        return None
+
     def clean(
         self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
     ) -> list[int]:

@@ -124,6 +124,12 @@ class ScriptedFormat:
         begin = sum(outline.sentences[:note])
         return [*self._script.add(wanted, TOKEN + begin, (first, shared))]
 
+    def opening(self, question: Question, note: Sequence[int]) -> list[int]:
+        """Return the prompt, which has no other note than this one."""
+        _, outline = self._of[question.prompt[0]]
+        tokens = len(question.prompt) + self._shape.asking + len(note)
+        return [*self._script.add(Request(0.0, tokens, outline.sentences[0] + 1))]
+
     def clean(
         self, question: Question, sketch: Sketch, note: int, written: Sequence[int], ended: bool
     ) -> list[int]:

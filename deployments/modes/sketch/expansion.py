@@ -14,7 +14,7 @@ import msgspec
 
 from tandem.deployments.modes.sketch.questions import Expanders, Place, PlaceReport, PlaceRequest, SketchPlan
 from tandem.deployments.modes.sketch.settings import SketchOptions
-from tandem.deployments.modes.sketch.verification import Claim, DoubtsByModel, Verification
+from tandem.deployments.modes.sketch.verification import IDLE, Claim, DoubtsByModel, Verification
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
@@ -128,10 +128,22 @@ class Expansion:
         """Whether all sentences have gone out."""
         return self._next == len(self._sentences)
 
+    def opened(self) -> None:
+        """Leave the first sentence to the target, which has begun it."""
+        self._own, self._next = max(1, self._own), 1
+
+    def told(self, ids: Sequence[int]) -> None:
+        """Take in the sentence that the target has begun, once it has gone out."""
+        self._told.add(self._format.text(ids).casefold())
+        self._said += ids
+        if self._reader is not None:
+            self._reader.deliver(len(ids), self._now())
+
     @asynccontextmanager
     async def at(self, sessions: EndpointSessions) -> AsyncGenerator[None, None]:
         """Inside, it is worked on, with the sessions of an assignment."""
         self._sessions, self._vocabulary = sessions, sessions["target"].endpoint.vocabulary
+        self._judge = sessions.at(sessions["target"].endpoint)
         work = [asyncio.create_task(self._candidate(k)) for k in range(self._plan.candidates)]
         for task in work:
             task.add_done_callback(lambda _: self._news.set())
@@ -172,7 +184,7 @@ class Expansion:
             if chosen is None:
                 self.given_up = True
                 return None
-        elif not own and self._plan.verified:
+        elif not own and self._plan.load < IDLE:
             chosen = await self._corrected(chosen)
         self._counts.candidates += len(sentence.written)
         self._told.add(chosen.text.casefold())
@@ -270,9 +282,10 @@ class Expansion:
         claims = [
             Claim(each.model, self._format.sentence(self._question, each.ids, i)) for i, each in there.items()
         ]
-        target = self._sessions["target"].endpoint
-        session = self._sessions.at(target)
-        doubted = await self._verification.doubted(session, self._said, claims, _limit(self._left_s / 2))
+        following = len(self._sentences) - self._next - len(there)
+        doubted = await self._verification.doubted(
+            self._judge, self._said, claims, _limit(self._left_s / 2), following * self._sentence_tokens
+        )
         self._counts.verified += len(doubted)
         token_s = self._plan.full_s / max(1, self._sketch.expected or 1) if self._plan.bounded else 0.0
         for (i, written), wrong in zip(there.items(), doubted, strict=False):

@@ -20,6 +20,7 @@ import msgspec
 
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services
 from tandem.deployments.modes.sketch.expansion import UNSEEN_RATE, Expansion, expanding_devices
+from tandem.deployments.modes.sketch.opening import IDLE, Opening
 from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchPlan
 from tandem.deployments.modes.sketch.scheduler import Expansions
 from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
@@ -45,7 +46,7 @@ ASK_AGAIN_S = 10.0
 INDIVISIBLE, NO_ROOM = "indivisible", "no_room"
 SHORT = Reason.SHORT.name.lower()
 UNSUITABLE = Reason.UNSUITABLE.name.lower()
-ENDLESS, NO_LIST = "endless", "no_list"
+ENDLESS, NO_LIST, LOST = "endless", "no_list", "lost"
 """Why there is no sketch, beside the reasons of policies; and why one is of no use."""
 
 
@@ -58,6 +59,7 @@ class Sketched(Figures):
     expected_tokens: tokens that the target expected of the expanded answers.
     notes: short sentences in the sketches.
     own: first sentences that the target was to write itself, as its sketches were shorter than planned.
+    openings: first sentences that the target began while it wrote the sketch.
     groups: sequences in which an endpoint wrote sentences one after the other, over all candidates.
     candidates: expansions of a sentence to choose from, summed over the sentences.
     verified: sentences of other endpoints whose likelihood the target has computed.
@@ -65,7 +67,7 @@ class Sketched(Figures):
     moved: expansions that continued elsewhere after an endpoint failed.
     finished: answers that the target finished, as no endpoint was left to expand them.
     in_full: answers that the target wrote in full, by reason: `off`, `unsuitable`, `short`, `no_device`, `queue_full`,
-        `slow`, `indivisible`, `no_room`, `no_list` or `endless`.
+        `slow`, `indivisible`, `no_room`, `no_list`, `endless`, or `lost` with the endpoint that wrote the sketch.
     """
 
     mode = "sketch"
@@ -78,6 +80,7 @@ class Sketched(Figures):
     expected_tokens: int = 0
     notes: int = 0
     own: int = 0
+    openings: int = 0
     groups: int = 0
     candidates: int = 0
     verified: int = 0
@@ -174,6 +177,7 @@ class SketchRun(ModeRun):
         self._lines = 0  # of it, that were shown
         self._shown = 0  # tokens of the log that these are
         self._plan: SketchPlan | None = None
+        self._opening: Opening | None = None
         self._expansion: Expansion | None = None
         self._in_full = self._suits = False
         self._pace_s = 0.0  # seconds that the target has taken for a token of this request; 0: not known yet
@@ -181,22 +185,38 @@ class SketchRun(ModeRun):
     async def run(
         self, sessions: EndpointSessions, log: TokenLog, briefing: object
     ) -> AsyncGenerator[Delta, None]:
-        target = sessions["target"]
-        if self._expansion is None and not self._in_full:
-            async with aclosing(self._sketch(target, log)) as lines:
-                async for delta in lines:
+        self._resume()
+        try:
+            if self._expansion is None and not self._in_full:
+                async with aclosing(self._sketch(sessions, log)) as lines:
+                    async for delta in lines:
+                        yield delta
+            whole = self._expansion is None or self._expansion.given_up
+            parts = self._decode(sessions["target"], log) if whole else self._expand(sessions, log)
+            async with aclosing(parts) as deltas:
+                async for delta in deltas:
                     yield delta
-        whole = self._expansion is None or self._expansion.given_up
-        parts = self._decode(target, log) if whole else self._expand(sessions, log)
-        async with aclosing(parts) as deltas:
-            async for delta in deltas:
-                yield delta
+        finally:
+            if self._opening is not None:
+                await self._opening.close()
+
+    def _resume(self) -> None:
+        """Go on with another target: a sentence that was broken off is its to end, and so is all that follows."""
+        opening = self._opening
+        if opening is None or opening.whole:
+            return
+        self._opening = None
+        if opening.said and self._expansion is None:
+            self._refuse(LOST)
+        elif opening.said and self._expansion is not None:
+            self._expansion.given_up = True
+            self.figures.finished += 1
 
     # -- the sketch ------------------------------------------------------------------------------------------
 
-    async def _sketch(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
+    async def _sketch(self, sessions: EndpointSessions, log: TokenLog) -> AsyncGenerator[Delta, None]:
         """Have it written. Afterwards there is an expansion, or the answer is to be in full."""
-        format = self._format
+        format, target = self._format, sessions["target"]
         if self._prompt is None and (reason := await self._asking()):
             self._refuse(reason)
             return
@@ -223,6 +243,10 @@ class SketchRun(ModeRun):
                         ids, finish = cut(ids, format.end, self._job.sampling, len(log))
                         self._shown += len(ids)
                         yield Delta(ids, [Origin.SKETCH] * len(ids), finish, position=len(log))
+                    if self._opening is None:
+                        self._open(sessions, sketch)
+                    elif more := self._opening.fresh():
+                        yield self._opened(more, log)
             await target.cancel()
             if again is None:
                 break
@@ -231,6 +255,27 @@ class SketchRun(ModeRun):
             self._refuse(reason)
         else:
             self._begin_expansion(sketch)
+
+    def _open(self, sessions: EndpointSessions, sketch: Sketch) -> None:
+        """Have the target begin with the first sentence, if it can by now."""
+        if self._plan is None or self._plan.load >= IDLE or not sketch.notes or self._options.show_sketch:
+            return
+        prompt = self._format.opening(self._question, sketch.notes[0])
+        if prompt is not None:
+            session = sessions.at(sessions["target"].endpoint)
+            self._opening = Opening(self._format, self._question, session)
+            self._opening.begin(prompt, self._job.sampling)
+
+    def _drop_opening(self) -> None:
+        """Stop what has begun too late to be of use."""
+        if self._opening is not None:
+            self._opening.stop()
+            self._opening = None
+
+    def _opened(self, ids: list[int], log: TokenLog) -> Delta:
+        """Return the delta of tokens of the first sentence."""
+        ids, finish = cut(ids, self._format.end, self._job.sampling, len(log))
+        return Delta(ids, [Origin.CLOUD] * len(ids), finish, position=len(log))
 
     async def _asking(self) -> str:
         """Find the prompt for the sketch; return why there is none, "" if there is."""
@@ -294,6 +339,11 @@ class SketchRun(ModeRun):
         self._expansion = Expansion(
             self._job, sketch, self._plan, self._format, self._expanders, self.figures, self._seen.doubts
         )
+        if self._opening is not None and self._opening.begun:
+            self._expansion.opened()
+            self.figures.openings += 1
+        else:
+            self._drop_opening()
         self.figures.sketches += 1
         self.figures.tokens += len(self._written)
         self.figures.expected_tokens += sketch.expected or 0
@@ -339,6 +389,7 @@ class SketchRun(ModeRun):
     def _refuse(self, reason: str) -> None:
         self._in_full = True
         self.figures.in_full[reason] += 1
+        self._drop_opening()
 
     def _new_lines(self, sketch: Sketch, last: bool) -> list[int]:
         """Return the tokens to show for new notes, and after the last one."""
@@ -355,7 +406,14 @@ class SketchRun(ModeRun):
         assert expansion is not None
         with sessions.step("expansion"):
             async with expansion.at(sessions):
-                while (ids := await expansion.next()) is not None:
+                if (opening := self._opening) is not None:
+                    async with aclosing(opening.rest()) as parts:
+                        async for more in parts:
+                            yield self._opened(more, log)
+                    expansion.given_up = not opening.whole
+                    expansion.told(opening.said)
+                    self._opening = None
+                while not expansion.given_up and (ids := await expansion.next()) is not None:
                     if expansion.whole:
                         ids = [*ids, end]
                     ids, finish = cut(ids, end, job.sampling, len(log))

@@ -43,7 +43,7 @@ class SketchPlan:
     bounded: whether an expansion that would take longer than the target is the target's to write.
     full_s: that the target would need for the whole answer.
     candidates: expansions of each sentence that compete.
-    verified: whether a target has room to verify them.
+    load: share of a target's places that other requests have; the less, the more it does for this one.
     """
 
     sketch: int = 0
@@ -56,7 +56,7 @@ class SketchPlan:
     bounded: bool = False
     full_s: float = 0.0
     candidates: int = 1
-    verified: bool = False
+    load: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,13 +212,13 @@ class Expansions(RouterPart[SketchSettings]):
             bounded=self._policy.bounded and state.full_s > 0,
             full_s=state.full_s,
             candidates=max(1, min(self.settings.candidates, idle)),
-            verified=self._room(),
+            load=self._load(),
         )
 
-    def _room(self) -> bool:
-        """Return whether a target has a place for one more session."""
+    def _load(self) -> float:
+        """Return the share of its places that the emptiest target has given to other requests."""
         fleet = self.router.fleet
-        return any(fleet.queue(target) < 1 for target in fleet.replicas(VERIFIER))
+        return min((fleet.queue(target) for target in fleet.replicas(VERIFIER)), default=inf)
 
     def _promise(self, wanted: PlanRequest, choice: SketchDecision, state: SketchState) -> None:
         """Record an expected expansion. The sketch may also turn out useless, and is at most as long as decided."""

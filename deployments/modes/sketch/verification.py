@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
-from tandem.deployments.modes.base import score
+from tandem.deployments.modes.base import forced, scores
 from tandem.deployments.request.job import Job
 from tandem.deployments.request.session import EndpointSession
 from tandem.engine.base import EngineError
 from tandem.policies.sketch.doubts import Doubts
 
+IDLE = 0.2
+"""Share of the target's places that other requests may have: judging and rewriting makes all their answers later."""
+SLACK = 2.0
+"""Factor on their expected tokens up to which later claims are judged."""
 DoubtsByModel = defaultdict[str, Doubts]
 """Doubts about each small model, shared by the requests of one process."""
 
@@ -26,33 +30,47 @@ class Claim(NamedTuple):
 
 
 class Verification:
-    """Verification of one answer.
+    """Verification of one answer, in one session for all of its sentences.
 
-    over: whether no more is verified, as the target was late, has failed, or tells no probabilities.
+    over: whether no more is verified: the target was late, has failed, tells no probabilities, or has judged the last.
     """
 
     def __init__(self, job: Job, doubts: DoubtsByModel) -> None:
         self.over = False
         self._job, self._doubts = job, doubts
+        self._judged = 0  # tokens in the session
 
     async def doubted(
-        self, target: EndpointSession, said: Sequence[int], claims: Sequence[Claim], limit_s: float | None
+        self,
+        target: EndpointSession,
+        said: Sequence[int],
+        claims: Sequence[Claim],
+        limit_s: float | None,
+        following: int = 0,
     ) -> list[bool]:
-        """Return of each claim whether it is doubted, in this order after what was said; nothing if that is not known
-        within the limit."""
-        prompt, adapter = self._job.prompt, self._job.sampling.adapter
-        known = len(prompt) + len(said)
-        text = [*prompt, *said, *(token for claim in claims for token in claim.ids)]
+        """Return of each claim whether it is doubted, in this order after those before and what had been said before
+        them; nothing if that is not known within the limit. following: expected tokens of claims to come."""
+        ids = [token for claim in claims for token in claim.ids]
         log_p: list[float] = []
         try:
-            async with asyncio.timeout(limit_s), aclosing(score(target, text, known, 0, adapter)) as deltas:
-                async for delta in deltas:
-                    log_p += [each.logprob for each in delta.prompt_logprobs or ()]
+            async with asyncio.timeout(limit_s):
+                if not target.is_open:
+                    room, adapter = len(ids) + round(SLACK * following), self._job.sampling.adapter
+                    await target.open([*self._job.prompt, *said], forced(room, 0, adapter))
+                async with aclosing(scores(target, self._judged, ids)) as parts:
+                    async for part in parts:
+                        log_p += [each.logprob for each in part]
         except (EngineError, TimeoutError):
             log_p = []
-        if len(log_p) != len(text) - known:
-            self.over = True
-            return []
+        self._judged += len(ids)
+        failed = len(log_p) != len(ids)
+        self.over = failed or not following
+        if self.over:
+            with suppress(EngineError):
+                await target.close()
+        return [] if failed else self._by_claim(claims, log_p)
+
+    def _by_claim(self, claims: Sequence[Claim], log_p: Sequence[float]) -> list[bool]:
         doubted, at = [], 0
         for claim in claims:
             end = at + len(claim.ids)

@@ -25,6 +25,8 @@ def test_it_asks_as_the_family_was_trained() -> None:
     for i, note in enumerate(notes):
         expected = TOKENIZER.encode(prompts.expansion_prompt(ASKED, notes, note))
         assert FORMAT.expand(QUESTION, sketch, i) == expected
+    alone = prompts.expansion_prompt(ASKED, notes[:1], notes[0])
+    assert FORMAT.opening(QUESTION, sketch.notes[0]) == TOKENIZER.encode(alone)
 
 
 def test_a_prompt_that_is_no_question_has_no_sketch() -> None:

@@ -106,8 +106,22 @@ def test_what_the_target_doubts_it_writes_itself(doubted: float) -> None:
     _, answers = run(config(**said), [Request(300.0 * n, 40, 400, b"\1" * 400) for n in range(4)])
     told = [Sketched.of(answer.stats) for answer in answers if answer.stats is not None]
     verified, rewritten = sum(each.verified for each in told), sum(each.rewritten for each in told)
-    assert verified == sum(each.notes - each.own for each in told)
+    assert verified == sum(each.notes - each.openings for each in told)
     assert rewritten / verified == pytest.approx(doubted, abs=0.16)
     assert bool(rewritten) == bool(doubted)
     for answer in answers:
         assert answer.ids == [*range(TOKEN, TOKEN + 399), EOS]
+
+
+def test_the_first_word_comes_with_the_first_note() -> None:
+    """A sketch of 0.3 · 399 tokens takes 24 s; its length and first note are there after some 10 tokens."""
+    said: dict[str, Any] = {
+        "mode": "sketch",
+        "targets": [SLOW],
+        "devices": [{"rates": QUICK, "sessions": 4, "batch": 4}],
+        "sketch": {"sketching": ALWAYS, "doubted": 0.0},
+    }
+    _, (answer,) = run(config(**said), [Request(0.0, 40, 400, b"\1" * 400)])
+    assert answer.stats is not None
+    assert Sketched.of(answer.stats).openings == 1
+    assert answer.ttft_s < 4.0

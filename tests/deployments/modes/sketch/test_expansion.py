@@ -190,7 +190,12 @@ def telling(doubted: Sequence[bool], took_s: float = 0.0) -> Any:
     """Return a target's verdicts on sentences, as `Verification.doubted`."""
 
     async def verdicts(
-        self: Verification, target: object, said: object, claims: Sequence[object], limit_s: float | None
+        self: Verification,
+        target: object,
+        said: object,
+        claims: Sequence[object],
+        limit_s: float | None,
+        following: int,
     ) -> list[bool]:
         if limit_s is not None and took_s > limit_s:
             self.over = await asyncio.sleep(limit_s, True)
@@ -220,7 +225,7 @@ async def said(made: Expansion) -> list[int]:
 
 @in_virtual_time
 async def test_sentences_that_the_target_doubts_are_its_own() -> None:
-    made, _ = expansion(SketchPlan(verified=True), place=Place(PHONE, 3, token_s=1.0))
+    made, _ = expansion(SketchPlan(load=0.0), place=Place(PHONE, 3, token_s=1.0))
     with telling([False, True, True]) as asked:
         assert await said(made) == [1, -2, -3]
     assert asked.call_count == 1, "all that were there are judged at once"
@@ -232,10 +237,10 @@ async def test_sentences_that_the_target_doubts_are_its_own() -> None:
 @pytest.mark.parametrize(
     ("plan", "took_s", "ids"),
     [
-        (SketchPlan(verified=False), 0.0, [1, 2, 3]),
-        (SketchPlan(verified=True, bounded=True, budget_s=0.5, full_s=1.0), 0.0, [1, 2, 3]),
-        (SketchPlan(verified=True, bounded=True, budget_s=2.0, full_s=2.0), 0.0, [1, -2, 3]),
-        (SketchPlan(verified=True, bounded=True, budget_s=9.0, full_s=9.0), 20.0, [1, 2, 3]),
+        (SketchPlan(load=1.0), 0.0, [1, 2, 3]),
+        (SketchPlan(load=0.0, bounded=True, budget_s=0.5, full_s=1.0), 0.0, [1, 2, 3]),
+        (SketchPlan(load=0.0, bounded=True, budget_s=2.0, full_s=2.0), 0.0, [1, -2, 3]),
+        (SketchPlan(load=0.0, bounded=True, budget_s=9.0, full_s=9.0), 20.0, [1, 2, 3]),
     ],
     ids=["no room", "no time", "time", "late"],
 )

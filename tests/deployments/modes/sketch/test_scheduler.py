@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -86,15 +87,14 @@ async def test_an_idle_one_is_given_at_once_the_quickest_first() -> None:
 
 
 @in_virtual_time
-async def test_expansions_are_verified_where_a_target_has_room() -> None:
+async def test_a_plan_says_how_loaded_a_target_is() -> None:
     expansions, assigner = made([device("one")])
-    assert not (await expansions.plan(LONG)).verified, "there is no target"
+    assert (await expansions.plan(LONG)).load == inf, "there is no target"
     target = EndpointInfo("v", "v", "verifier", model="large")
     assigner.see(Snapshot(2, {"verifier": (target,)}, {"one": device("one")}))
-    assert (await expansions.plan(LONG)).verified
-    for n in range(9):
-        assigner.assign(RoutingRequest(mode="cloud", request=n, prompt_tokens=1, max_tokens=10))
-    assert not (await expansions.plan(LONG)).verified, "its batch is full"
+    for others in range(3):
+        assigner.assign(RoutingRequest(mode="cloud", request=others, prompt_tokens=1, max_tokens=10))
+        assert (await expansions.plan(LONG)).load == others / assigner.batch_limit
 
 
 @in_virtual_time

@@ -24,20 +24,26 @@ class Target:
 
     def __init__(self, step_s: float = 0.0, tells: bool = True, error: Exception | None = None) -> None:
         self.opened: list[tuple[list[int], Sampling]] = []
-        self.cancelled = 0
+        self.is_open = False
+        self.closed = 0
+        self.judged: list[int] = []
         self._step_s, self._tells, self._error = step_s, tells, error
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
         self.opened.append((list(prompt), sampling))
+        self.is_open = True
 
     async def score(self, position: int, tokens: Sequence[int]) -> list[TokenLogprob]:
         await asyncio.sleep(self._step_s)
+        assert position == len(self.judged)
+        self.judged += tokens
         if self._error:
             raise self._error
         return [TokenLogprob(-20.0 if token == BAD else -0.01) for token in tokens] if self._tells else []
 
-    async def cancel(self) -> None:
-        self.cancelled += 1
+    async def close(self) -> None:
+        self.is_open = False
+        self.closed += 1
 
 
 async def verdicts(target: Any, claims: Sequence[Claim], limit_s: float | None = None) -> tuple[Any, Any]:
@@ -49,11 +55,20 @@ async def test_each_sentence_is_judged_by_its_own_tokens() -> None:
     target = Target()
     claims = [Claim("small", [7] * 40), Claim("tiny", [7] * 39 + [BAD]), Claim("small", [7] * 9)]
     verification, doubted = await verdicts(target, claims)
-    assert (doubted, verification.over) == ([False, True, False], False)
+    assert (doubted, verification.over) == ([False, True, False], True)
     ((prompt, sampling),) = target.opened
     assert prompt == [1, 2, 3, 4, 5], "it is judged after what was said"
     assert (sampling.forced, sampling.logprobs, sampling.adapter) == (True, 0, "legal")
     assert sum(len(claim.ids) for claim in claims) > SCORED_AT_ONCE
+
+
+async def test_nothing_is_read_twice() -> None:
+    target, verification = Target(), Verification(JOB, DoubtsByModel(Doubts))
+    for n in (2, 1, 0):
+        said = [4, *[7] * (2 - n)]
+        assert await verification.doubted(target, said, [Claim("small", [7])], None, n) == [False]  # type: ignore[arg-type]
+        assert (verification.over, target.closed) == (not n, int(not n)), "its place is free at the end"
+    assert (len(target.opened), target.judged) == (1, [7, 7, 7])
 
 
 @pytest.mark.parametrize(
