@@ -114,12 +114,12 @@ def test_what_the_target_doubts_it_writes_itself(doubted: float) -> None:
 
 
 def test_the_first_word_comes_with_the_first_note() -> None:
-    """A sketch of 0.3 · 399 tokens takes 24 s; its length and first note are there after some 10 tokens."""
+    """A sketch of 0.4 · 399 tokens takes 32 s; its length and first note are there after some 10 tokens."""
     said: dict[str, Any] = {
         "mode": "sketch",
         "targets": [SLOW],
         "devices": [{"rates": QUICK, "sessions": 4, "batch": 4}],
-        "sketch": {"sketching": ALWAYS, "doubted": 0.0},
+        "sketch": {"share": 0.4, "sketching": ALWAYS, "doubted": 0.0},
     }
     _, (answer,) = run(config(**said), [Request(0.0, 40, 400, b"\1" * 400)])
     assert answer.stats is not None
