@@ -100,23 +100,38 @@ def _try(
 
 
 def _restored(items: Sequence[Item], best: Mapping[Noted, str], expander: Expander) -> list[Item]:
-    """Return the items with the shorter notes, except those that together state fewer facts than the whole ones."""
-    questions = [item.question for item in items]
-    shorter = [[best[Noted(item.kind, note)] for note in item.notes] for item in items]
-    gained: dict[Noted, int] = defaultdict(int)
-    for sign, sketches in ((1, shorter), (-1, [item.notes for item in items])):
-        for item, sentences in zip(items, expand(expander.write, questions, sketches), strict=True):
-            for line, sentence in zip(item.lines, sentences, strict=True):
-                gained[Noted(item.kind, line.note)] += sign * tells(sentence, item, line)
+    """Return the items with the shorter notes, except those that together state fewer facts than the whole ones. A note
+    that is whole again may change its neighbours' sentences, so this is repeated until no fact is lost."""
+    noted = [[Noted(item.kind, note) for note in item.notes] for item in items]
+    before, kept = _told(items, [item.notes for item in items], expander), dict(best)
+    while True:
+        sketches = [[kept[each] for each in row] for row in noted]
+        gained: dict[Noted, int] = defaultdict(int)
+        for row, had, has in zip(noted, before, _told(items, sketches, expander), strict=True):
+            for each, fewer, more in zip(row, had, has, strict=True):
+                gained[each] += more - fewer
+        lost = {each for each, facts in gained.items() if facts < 0}
+        shorter = {each for each in lost if kept[each] != each.note}
+        if not shorter:  # what is lost is lost by its neighbours
+            near = {each for row in noted if lost & set(row) for each in row}
+            shorter = {each for each in near if kept[each] != each.note}
+        if not shorter:
+            break
+        kept |= {each: each.note for each in shorter}
     return [
         replace(
-            item,
-            lines=tuple(
-                replace(line, note=note) if gained[Noted(item.kind, line.note)] >= 0 else line
-                for line, note in zip(item.lines, notes, strict=True)
-            ),
+            item, lines=tuple(replace(line, note=note) for line, note in zip(item.lines, notes, strict=True))
         )
-        for item, notes in zip(items, shorter, strict=True)
+        for item, notes in zip(items, sketches, strict=True)
+    ]
+
+
+def _told(items: Sequence[Item], sketches: Sequence[Sequence[str]], expander: Expander) -> list[list[bool]]:
+    """Return for each line of each item whether its sentence from that sketch states its fact."""
+    written = expand(expander.write, [item.question for item in items], sketches)
+    return [
+        [tells(sentence, item, line) for line, sentence in zip(item.lines, sentences, strict=True)]
+        for item, sentences in zip(items, written, strict=True)
     ]
 
 

@@ -15,7 +15,7 @@ from tandem.training.sketch.shorten import Worth, as_good, shorten
 
 @pytest.mark.slow
 def test_notes_lose_words_and_no_facts_are_lost(small: Expander) -> None:
-    items = draw_items(4, Random(4))
+    items = draw_items(12, Random(6))
     shortened = shorten(items, small, words=2, rng=Random(1))
     for item, shorter in zip(items, shortened, strict=True):
         for line, kept in zip(item.lines, shorter.lines, strict=True):
@@ -29,9 +29,7 @@ def test_notes_lose_words_and_no_facts_are_lost(small: Expander) -> None:
     before, after = (
         fact_accuracy(items, map(" ".join, expand(small.write, questions, notes))) for notes in (whole, short)
     )
-    assert (
-        after >= before - 0.07
-    )  # two of 31: a note that became whole again may change its neighbours' sentences
+    assert after >= before, "also where notes that became whole again change their neighbours' sentences"
 
 
 @pytest.mark.slow
