@@ -48,7 +48,7 @@ ASSIGNED_S = 2.0
 
 FULL_S = 1.0
 """Seconds after which it is worth asking again for a device where all are full."""
-COMPARED = 4
+COMPARED = 3
 """Devices with which each mode is compared, the ones that the policy prefers."""
 
 Predict = Callable[[str, str | None, RoutingRequest, Endpoints], Forecast | None]
@@ -66,14 +66,16 @@ class Ways:
     """Ways to answer one request: their endpoints and forecasts, by mode and device.
 
     replicas: that routing policies have picked for the request, by role's kind, so that no policy is asked twice.
+    devices: their endpoints, by name.
     full: whether a device was left out that has no room.
     """
 
-    __slots__ = ("found", "full", "replicas")
+    __slots__ = ("devices", "found", "full", "replicas")
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str | None], tuple[Endpoints, Forecast]] = {}
         self.replicas: dict[tuple[str, bool], EndpointInfo | None] = {}
+        self.devices: dict[str, EndpointInfo] = {}
         self.full = False
 
 
@@ -242,9 +244,7 @@ class Assigner:
         asked = None if wanted.device == ANY_DEVICE else wanted.device
         among = wanted.devices if asked is None else (asked,) if isinstance(asked, str) else asked
         devices: list[str | None] = [
-            name
-            for name in self._devices.few(COMPARED, among)
-            if self._has_room(name, ways) and self._device(name).key not in (*wanted.full, *wanted.lost)
+            name for name in self._devices.few(COMPARED, among) if self._is_free(name, wanted, ways)
         ]
         missed = self.missed.copy()
         for name in names:
@@ -270,10 +270,13 @@ class Assigner:
         self.missed = missed
         return [Candidate(*way, forecast.expected) for way, (_, forecast) in ways.found.items()]
 
-    def _has_room(self, device: str, ways: Ways) -> bool:
-        has_room = self._devices.has_room(device)
-        ways.full = ways.full or not has_room
-        return has_room
+    def _is_free(self, device: str, wanted: RoutingRequest, ways: Ways) -> bool:
+        """Return whether a device has room for a request that it has not refused or lost."""
+        if not self._devices.has_room(device):
+            ways.full = True
+            return False
+        endpoint = ways.devices[device] = self._device(device)
+        return endpoint.key not in wanted.full and endpoint.key not in wanted.lost
 
     def _cast(
         self,
@@ -302,7 +305,7 @@ class Assigner:
             elif forgotten or (device is None and not needed):
                 endpoint = None
             else:
-                endpoint = self._device(device)
+                endpoint = (ways and ways.devices.get(device or "")) or self._device(device)
             if endpoint is not None:
                 cast[role.name] = endpoint
             elif needed:

@@ -48,10 +48,10 @@ class Forecaster:
         load = 0
         if target is not None:
             load = self._fleet.load(target) + 1
-            kind += (f"{target.model} {load.bit_length()}",)
+            kind += (f"{mode} {target.model} {load.bit_length()}",)
         for each in endpoints.values():
             if each.device:
-                kind += (f"{each.name} {self._fleet.load(each).bit_length()}",)
+                kind += (f"{kind[-1]} {each.name} {self._fleet.load(each).bit_length()}",)
         return Forecast(
             mode=mode,
             device=device,

@@ -7,13 +7,14 @@ class, so that a class that nobody has tried for long is in doubt again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, sqrt
 from typing import NamedTuple
 
 FADE = 0.95
 """Decay per observation of the class: about the last twenty count."""
 TURNS = 1000.0
-"""Observations of any class in which what is known of one fades to 1/e."""
+"""Observations of any class in which what is known of one fades to a half."""
 WEIGHT = 3.0
 """Observations that count as much as what is known of the wider class."""
 MOST = 3.0
@@ -47,30 +48,34 @@ class _Seen:
         self.n = self.logs = self.squares = 0.0
         self.turn = 0
 
-    def kept(self, turn: int) -> float:
-        """Return the share of the sums that counts at that turn."""
-        return exp((self.turn - turn) / TURNS)
+    def note(self, log: float, weight: float, turn: int) -> None:
+        fade = (1.0 - weight * (1.0 - FADE)) * TURNS / (TURNS + turn - self.turn)
+        self.n = self.n * fade + weight
+        self.logs = self.logs * fade + weight * log
+        self.squares = self.squares * fade + weight * log * log
+        self.turn = turn
 
 
 class Corrections:
-    """Factors by class. A class is a tuple; its wider classes are its beginnings.
+    """Factors by class. A class is named by its wider classes, the widest first, and its own name.
 
     noise, doubt: standard deviations of a factor's logarithm before anything is seen.
     """
 
     def __init__(self, noise: float = 0.5, doubt: float = 0.7, most: int = 16_384) -> None:
         self._noise, self._doubt, self._most = noise, doubt, most
-        self._seen: dict[tuple[object, ...], _Seen] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._all = _Seen()
         self._turn = 0
 
-    def of(self, key: tuple[object, ...]) -> Correction:
+    def of(self, names: Sequence[str]) -> Correction:
         """Return the factor of a class."""
         log, noise2, doubt2 = 0.0, self._noise**2, self._doubt**2
-        for end in range(len(key) + 1):
-            seen = self._seen.get(key[:end])
-            if seen is None:
+        turn, known = self._turn, self._seen
+        for seen in (self._all, *map(known.get, names)):
+            if seen is None or not seen.n:
                 continue
-            n = seen.n * seen.kept(self._turn)
+            n = seen.n * (TURNS / (TURNS + turn - seen.turn))
             mean = seen.logs / seen.n
             spread2 = max(0.0, seen.squares / seen.n - mean * mean)
             share = n / (n + WEIGHT)
@@ -79,17 +84,14 @@ class Corrections:
             doubt2 = (1.0 - share) * doubt2 + share * share * noise2 / n
         return Correction(log, sqrt(noise2), sqrt(doubt2))
 
-    def note(self, key: tuple[object, ...], log: float, weight: float = 1.0) -> None:
+    def note(self, names: Sequence[str], log: float, weight: float = 1.0) -> None:
         """Record the logarithm of what came over what the formula said. weight: of the observation, at most 1."""
         log = min(MOST, max(-MOST, log))
         self._turn += 1
-        for end in range(len(key) + 1):
-            seen = self._seen.pop(key[:end], None) or _Seen()
-            self._seen[key[:end]] = seen  # the latest is last
-            fade = (1.0 - weight * (1.0 - FADE)) * seen.kept(self._turn)
-            seen.n = seen.n * fade + weight
-            seen.logs = seen.logs * fade + weight * log
-            seen.squares = seen.squares * fade + weight * log * log
-            seen.turn = self._turn
+        self._all.note(log, weight, self._turn)
+        for name in names:
+            seen = self._seen.pop(name) if name in self._seen else _Seen()
+            self._seen[name] = seen  # the latest is last
+            seen.note(log, weight, self._turn)
         while len(self._seen) > self._most:
             del self._seen[next(iter(self._seen))]

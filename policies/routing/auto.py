@@ -29,6 +29,8 @@ TYPICAL_IN, TYPICAL_OUT = 128, 128
 """Tokens of an answer by which devices are compared before a request comes."""
 UNKNOWN_S = 0.1
 """Seconds a token of a device that does not tell its speed: it comes after those that do."""
+OFTEN = 0.25
+"""Share of requests for which the ways' figures are drawn."""
 SAVED = 20.0
 """Mean losses' worth of exploration that may be saved up."""
 
@@ -88,7 +90,7 @@ class ByPrediction(ExplicitElseCloud):
         self._mean_usd += 0.05 * (losses[best] - self._mean_usd) if self._mean_usd else losses[best]
         most_usd = SAVED * self._explore * self._mean_usd
         self._saved_usd = min(most_usd, self._saved_usd + self._explore * losses[best])
-        if not self._explore or len(candidates) < 2:
+        if len(candidates) < 2 or not self._explore or self._random.random() >= OFTEN:
             return best
         draws = [
             objective.loss(each.expected, self._random.gauss(0.0, 1.0)) if loss < math.inf else math.inf

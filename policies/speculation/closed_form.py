@@ -142,7 +142,7 @@ class Way(NamedTuple):
     steps: float
 
 
-LIKELY = (2, 3, 4, 6, 8, MAX_WINDOW)
+LIKELY = (2, 4, 8)
 """Windows that are compared where only the time is asked for."""
 
 
@@ -153,13 +153,14 @@ def expected_way(state: WindowState, alone_s: float, draft_s: float, alpha: floa
     draft_s: seconds that the drafter takes for a token, by what it tells; counts where no round was seen.
     alpha: acceptance, where no round of the target's pairs was seen.
     """
-    state = replace(
-        state,
-        draft_s=state.draft_s or draft_s or state.shared_draft_s,
-        verify_s=state.verify_s or state.shared_verify_s or alone_s,
-        alone_s=state.alone_s or alone_s,
-        prior=state.prior or alpha,
-    )
+    if not (state.draft_s and state.verify_s and state.alone_s and state.prior):
+        state = replace(
+            state,
+            draft_s=state.draft_s or draft_s or state.shared_draft_s,
+            verify_s=state.verify_s or state.shared_verify_s or alone_s,
+            alone_s=state.alone_s or alone_s,
+            prior=state.prior or alpha,
+        )
     costs = Costs(state)
     gamma = min(LIKELY, key=costs.drafted)
     least = costs.drafted(gamma)

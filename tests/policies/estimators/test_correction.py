@@ -10,11 +10,11 @@ from tandem.policies.estimators.correction import MOST, Corrections
 
 def test_a_factor_is_learnt_and_what_is_known_of_it_grows_surer() -> None:
     random, known = Random(1), Corrections()
-    unseen = known.of(("cloud", "t"))
+    unseen = known.of(("cloud", "cloud t"))
     assert (unseen.log, unseen.factor) == (0.0, 1.0)
     for _ in range(200):
-        known.note(("cloud", "t"), log(2.0) + random.gauss(0.0, 0.2))
-    seen = known.of(("cloud", "t"))
+        known.note(("cloud", "cloud t"), log(2.0) + random.gauss(0.0, 0.2))
+    seen = known.of(("cloud", "cloud t"))
     assert seen.factor == pytest.approx(2.0, rel=0.15)
     assert seen.noise == pytest.approx(0.2, rel=0.4)
     assert seen.doubt < unseen.doubt / 5
@@ -23,13 +23,17 @@ def test_a_factor_is_learnt_and_what_is_known_of_it_grows_surer() -> None:
 def test_a_narrow_class_begins_where_the_wider_one_is() -> None:
     known = Corrections()
     for _ in range(50):
-        known.note(("race", "t", "phone"), log(3.0))
-    other = known.of(("race", "t", "laptop"))
+        known.note(("race", "race t", "race t phone"), log(3.0))
+    other = known.of(("race", "race t", "race t laptop"))
     assert other.factor == pytest.approx(3.0, rel=0.2)
-    assert other.doubt > known.of(("race", "t", "phone")).doubt
+    assert other.doubt > known.of(("race", "race t", "race t phone")).doubt
     for _ in range(20):
-        known.note(("race", "t", "laptop"), 0.0)
-    assert known.of(("race", "t", "laptop")).factor < 1.4 < known.of(("race", "t", "phone")).factor
+        known.note(("race", "race t", "race t laptop"), 0.0)
+    assert (
+        known.of(("race", "race t", "race t laptop")).factor
+        < 1.4
+        < known.of(("race", "race t", "race t phone")).factor
+    )
 
 
 def test_what_has_changed_is_relearnt_in_fifty_observations() -> None:
