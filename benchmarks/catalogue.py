@@ -47,6 +47,7 @@ BENCHMARKS = {
     "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
     "calibration": Benchmark("calibration.compare", 20),
     "hardware": Benchmark("calibration.hardware", 0.1),
+    "auto": Benchmark("choice.evaluation", 4),
     "autoscaling": Benchmark("autoscaling.frontier", 10),
     "autoscaling_live": Benchmark("autoscaling.live", 8),
     "real": Benchmark("real.live", 55),

@@ -16,7 +16,7 @@ FIRST_S, TOKEN_S = 0.3, 5e-4
 """Assumed time of an unknown target to its first token: of any prompt, and of each token."""
 STEP_S, SESSION_S = 0.04, 1e-3
 """Assumed time of its later tokens: of any, and of each session beside it."""
-AGREES, AGREES_WEIGHT = 0.75, 32.0
+AGREES, AGREES_WEIGHT = 0.75, 4.0
 """Assumed share of a small model's tokens that are the target's, and the tokens for which that counts."""
 AGREES_KEPT = 2048.0
 """Tokens over which that share is averaged."""
@@ -42,28 +42,34 @@ class TargetTimes:
 
 
 class Agreement:
-    """Share of a small model's tokens that the target would give, too."""
+    """Share of a small model's tokens that the target would give, too.
 
-    __slots__ = ("_judged", "_share")
+    others: of all small models, where this one begins; None: what is assumed.
+    """
 
-    def __init__(self) -> None:
-        self._share, self._judged = AGREES, AGREES_WEIGHT
+    __slots__ = ("_accepted", "_judged", "_others")
+
+    def __init__(self, others: Agreement | None = None) -> None:
+        self._accepted = self._judged = 0.0
+        self._others = others
 
     @property
     def share(self) -> float:
         """Return the share."""
-        return self._share
+        first = AGREES if self._others is None else self._others.share
+        return (self._accepted + AGREES_WEIGHT * first) / (self._judged + AGREES_WEIGHT)
 
     @property
     def lost(self) -> Estimate:
         """Return the quality that answers of the small model lack: the share of its tokens that differ."""
-        return Estimate(1.0 - self._share, doubt=self._judged**-0.5)
+        return Estimate(1.0 - self.share, doubt=(self._judged + AGREES_WEIGHT) ** -0.5)
 
     def note(self, accepted: int, judged: int) -> None:
         """Record the target's verdict on some tokens."""
-        self._judged = min(self._judged + judged, AGREES_KEPT)
-        if judged:
-            self._share += (accepted - self._share * judged) / max(self._judged, judged)
+        kept = 1.0 - min(1.0, judged / AGREES_KEPT)
+        self._accepted, self._judged = kept * self._accepted + accepted, kept * self._judged + judged
+        if self._others is not None:
+            self._others.note(accepted, judged)
 
 
 class Shared:
@@ -75,6 +81,7 @@ class Shared:
         self.lengths = Outputs()
         self._targets: LRUTable[str, TargetTimes] = LRUTable(KEPT)
         self._agreements: LRUTable[str, Agreement] = LRUTable(KEPT)
+        self._all = Agreement()
 
     def target(self, model: str) -> TargetTimes:
         """Return the times of a model's replicas."""
@@ -82,7 +89,7 @@ class Shared:
 
     def agreement(self, model: str) -> Agreement:
         """Return how often a device's model says what the target would."""
-        return self._agreements.of(model, Agreement)
+        return self._agreements.of(model, lambda: Agreement(self._all))
 
     def learn(self, report: Report) -> None:
         """Learn from an answer, in whatever mode."""

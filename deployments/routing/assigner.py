@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
@@ -43,7 +43,7 @@ second."""
 
 
 ASSIGNED_S = 2.0
-"""By now a device has told of a session that was opened there: it registers every second."""
+"""By now it is known of a session that was opened: devices register every second, and replicas are asked as often."""
 
 
 FULL_S = 1.0
@@ -111,6 +111,7 @@ class Assigner:
         self._devices = DeviceIndex(collaboration.preference)
         self._awaited: frozenset[str] = frozenset()  # devices that should be there and are not
         self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since they were last listed
+        self._assignments = deque[tuple[float, str]]()  # when each of them was assigned
         self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
 
     @property
@@ -149,6 +150,7 @@ class Assigner:
         old = [listed for pool, listed in snapshot.pools.items() if listed == self._pools.get(pool)]
         unchanged = {endpoint.key for listed in old for endpoint in listed}
         self._assigned = Counter({key: n for key, n in self._assigned.items() if key in unchanged})
+        self._assignments = deque(each for each in self._assignments if each[1] in unchanged)
         self._version, self._pools = snapshot.version, dict(snapshot.pools)
         self._awaited = snapshot.awaited
         if snapshot.since is None:
@@ -166,6 +168,8 @@ class Assigner:
         is not up (it may come: ask again with the next snapshot).
         """
         self._devices.forget_assigned(now_s - ASSIGNED_S)
+        while self._assignments and self._assignments[0][0] < now_s - ASSIGNED_S:  # listed, or over
+            self._assigned[self._assignments.popleft()[1]] -= 1
         if wanted.sent:
             self._kept_until_s |= dict.fromkeys(wanted.full, now_s + FIRST_S)
         ways = Ways()
@@ -191,6 +195,7 @@ class Assigner:
                 self._devices.assigned(endpoint.name, now_s)
             else:
                 self._assigned[endpoint.key] += 1
+                self._assignments.append((now_s, endpoint.key))
         return Assignment(
             mode=name,
             endpoints=cast,

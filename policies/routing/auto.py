@@ -2,7 +2,8 @@
 
 The way of the least expected loss is taken. Of ways about which little is known a better one may be among those that
 seem worse: now and then, Thompson sampling draws each way's figures from what is known of them, and the best of the
-draw is taken. What that is expected to cost is bounded by a share of all losses.
+draw is taken; an answer that tells of a small model's quality, on which other ways depend, is worth more by what is in
+doubt of it. What that is expected to cost is bounded by a share of all losses.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ TYPICAL_IN, TYPICAL_OUT = 128, 128
 """Tokens of an answer by which devices are compared before a request comes."""
 UNKNOWN_S = 0.1
 """Seconds a token of a device that does not tell its speed: it comes after those that do."""
+LASTS = 10.0
+"""Requests for which it is worth knowing a small model's quality."""
 OFTEN = 0.25
 """Share of requests for which the ways' figures are drawn."""
 SAVED = 20.0
@@ -87,13 +90,17 @@ class ByPrediction(ExplicitElseCloud):
     def _tried(self, candidates: Sequence[Candidate], ranking: Ranking, objective: Objective) -> int:
         """Return the index of the way to take, seldom not the best one."""
         best, losses = ranking.best, ranking.losses
-        self._mean_usd += 0.05 * (losses[best] - self._mean_usd) if self._mean_usd else losses[best]
+        first = not self._mean_usd
+        self._mean_usd += losses[best] if first else 0.05 * (losses[best] - self._mean_usd)
         most_usd = SAVED * self._explore * self._mean_usd
-        self._saved_usd = min(most_usd, self._saved_usd + self._explore * losses[best])
+        self._saved_usd = most_usd if first else min(most_usd, self._saved_usd + self._explore * losses[best])
         if len(candidates) < 2 or not self._explore or self._random.random() >= OFTEN:
             return best
         draws = [
-            objective.loss(each.expected, self._random.gauss(0.0, 1.0)) if loss < math.inf else math.inf
+            objective.loss(each.expected, self._random.gauss(0.0, 1.0))
+            - LASTS * objective.quality_usd * each.expected.informs
+            if loss < math.inf
+            else math.inf
             for each, loss in zip(candidates, losses, strict=True)
         ]
         drawn = min(range(len(draws)), key=draws.__getitem__)

@@ -71,6 +71,7 @@ class Prediction(NamedTuple):
     tokens: expected tokens of the answer.
     rate: tokens/s of its reader; 0 without one.
     others_s: seconds that other readers wait because of it.
+    informs: standard deviation of a small model's lost quality about which the answer tells; 0: it tells of none.
     """
 
     ttft_s: Estimate
@@ -82,6 +83,7 @@ class Prediction(NamedTuple):
     tokens: float = 0.0
     rate: float = 0.0
     others_s: float = 0.0
+    informs: float = 0.0
 
     @property
     def quality(self) -> float:

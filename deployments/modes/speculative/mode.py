@@ -143,12 +143,12 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
         target, device, shared = endpoints["target"], endpoints.get("device"), self.router.shared
         drafter = device or endpoints["drafter"]
         known, tokens = wanted.prompt_tokens + wanted.sent, expected_tokens(self.router, wanted)
-        alone = target_alone(self.router, wanted, target)
+        alone, agreement = target_alone(self.router, wanted, target), shared.agreement(drafter.model)
         way = expected_way(
             self.pairs.state(drafter, target),
             alone.tpot_s,
             drafter.decode_token_s or (UNKNOWN_DECODE_S if device else 0.0),
-            shared.agreement(drafter.model).share,
+            agreement.share,
         )
         joules = drafter.joules.of(known, round(tokens * way.drafted))
         return Prediction(
@@ -159,6 +159,7 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
             tokens=tokens,
             rate=wanted.reader_rate,
             others_s=alone.others_s * way.steps,
+            informs=agreement.lost.value * agreement.lost.doubt if device and way.drafted else 0.0,
         )
 
     def learn(self, report: Report, taught: object) -> None:
