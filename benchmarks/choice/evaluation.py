@@ -83,18 +83,14 @@ def evaluate(workload: Workload, seed: int, count: int, judged: int) -> Outcome:
 
 def held(answers: Sequence[SimulatedAnswer]) -> tuple[float, float]:
     """Return the shares of answers whose time to first token, and per token, lies in its 80 % interval."""
-    ttft, tpot = list[bool](), list[bool]()
+    found: dict[str, list[bool]] = {"ttft_s": [], "tpot_s": []}
     for answer in answers:
         stats = answer.stats
-        if stats is None or stats.forecast is None or not answer.finished or stats.replans:
-            continue
-        expected = stats.forecast.expected
-        low, high = expected.ttft_s.interval
-        ttft.append(low <= stats.ttft_s <= high)
-        if stats.tpot_s:
-            low, high = expected.tpot_s.interval
-            tpot.append(low <= stats.tpot_s <= high)
-    return (mean(ttft), mean(tpot)) if ttft and tpot else (math.nan, math.nan)
+        if stats is not None and stats.forecast is not None and answer.finished and not stats.replans:
+            for each in stats.forecast.compared(stats.ttft_s, stats.tpot_s, stats.tokens):
+                found[each.figure].append(each.held)
+    ttft, tpot = (mean(each) if each else math.nan for each in found.values())
+    return ttft, tpot
 
 
 def recovery(found: Judgement, since: Sequence[int]) -> float:

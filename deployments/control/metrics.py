@@ -120,6 +120,16 @@ class Metrics:
             (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
             "mode",
         )
+        self._forecasts = self._histogram(
+            "tandem_forecast_ratio",
+            "An answer's times over what was expected of them, where modes are compared",
+            (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2, 4, 10),
+            "mode",
+            "figure",
+        )
+        self._held = self._counter(
+            "tandem_forecasts", "Such times, by whether their 80 % intervals held", "mode", "figure", "held"
+        )
         self._read = self._counter(
             "tandem_reader_tokens", "Output tokens of requests that somebody reads along", "mode"
         )
@@ -170,6 +180,9 @@ class Metrics:
             self._total_s.labels(model, mode).observe(seen.total_s)
         for tpot_s in seen.tpot_s:
             self._tpot_s.labels(model, mode).observe(tpot_s)
+        for figure, ratio, held in seen.forecasts:
+            self._forecasts.labels(mode, figure).observe(ratio)
+            self._held.labels(mode, figure, "yes" if held else "no").inc()
         if seen.stall_s is not None:
             self._stall_s.labels(mode).observe(seen.stall_s)
             self._read.labels(mode).inc(seen.read_tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tandem.deployments.request.forecast import Compared
 from tandem.engine.distribution import Distribution
 
 OPEN = "open"
@@ -44,6 +45,7 @@ class Observation:
     decode_s: seconds from the first token to the last, of each whole answer.
     gaps_s: seconds between an answer's tokens, or groups of them that came together; bounds are TOKEN_S.
     model: name of the model, or of its adapter; "": the first one, or none yet.
+    forecasts: figures of answers that went as they were assigned, beside their forecasts.
     """
 
     mode: str
@@ -75,3 +77,4 @@ class Observation:
     decode_s: tuple[float, ...] = ()
     gaps_s: Distribution | None = None
     model: str = ""
+    forecasts: tuple[Compared, ...] = ()

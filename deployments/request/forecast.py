@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import Prediction
+
+SHORT = 8
+"""Fewest tokens of an answer whose time per token says something."""
+
+
+class Compared(NamedTuple):
+    """Comparison of a figure with its forecast.
+
+    figure: name of the figure.
+    ratio: what came, over what was expected.
+    held: whether it lies in its 80 % interval.
+    """
+
+    figure: str
+    ratio: float
+    held: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +47,18 @@ class Forecast:
     load: int = 0
     prompt_tokens: int = 1
     reason: Reason | None = None
+
+    def compared(self, ttft_s: float, tpot_s: float, tokens: int) -> list[Compared]:
+        """Compare the times of an answer with this forecast, as far as it came. tokens: of the answer."""
+        came = [("ttft_s", ttft_s, self.expected.ttft_s)] if ttft_s else []
+        if tokens >= SHORT and tpot_s:
+            came.append(("tpot_s", tpot_s, self.expected.tpot_s))
+        return [
+            Compared(name, value / expected.value, _within(value, expected.interval))
+            for name, value, expected in came
+            if expected.value > 0
+        ]
+
+
+def _within(value: float, interval: tuple[float, float]) -> bool:
+    return interval[0] <= value <= interval[1]

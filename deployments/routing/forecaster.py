@@ -9,12 +9,10 @@ from typing import Any
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Fleet, RouterPart
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
-from tandem.deployments.request.forecast import Forecast
+from tandem.deployments.request.forecast import SHORT, Forecast
 from tandem.policies.estimators.correction import Corrections
 from tandem.policies.routing.objectives import Estimate, Prediction
 
-SHORT = 8
-"""Fewest tokens of an answer whose time per token says something."""
 FEW_S = 0.01
 """Seconds that are added to times before they are compared: less is no difference."""
 Kind = tuple[str, ...]

@@ -15,6 +15,7 @@ from tandem import policies
 from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.request.forecast import Compared
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStats
 from tandem.engine.distribution import TOKEN_S, Distribution
@@ -66,6 +67,7 @@ def exposed() -> list[Sample]:
             answer_tokens=(2,),
             decode_s=(0.1,),
             gaps_s=gaps_s,
+            forecasts=(Compared("ttft_s", 1.0, True),),
         )
     )
     families = text_string_to_metric_families(metrics.exposition()[0].decode())

@@ -140,6 +140,12 @@ class Record:
             decode_s=tuple(job.total_s - job.ttft_s for job in jobs) if whole else (),
             gaps_s=_gaps_s(choices),
             model=self._admitted.jobs[0].sampling.adapter or self._admitted.jobs[0].model,
+            forecasts=tuple(
+                each
+                for job in jobs
+                if whole and job.forecast is not None and not job.replans
+                for each in job.forecast.compared(job.ttft_s, job.tpot_s, job.tokens)
+            ),
         )
 
     def _log(self, seen: Observation, error: str | None, total_s: float) -> None:

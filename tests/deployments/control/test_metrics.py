@@ -5,6 +5,7 @@ from __future__ import annotations
 from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.request.assignment import EndpointInfo, Load
+from tandem.deployments.request.forecast import Compared
 from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.base import EngineStats
 from tandem.engine.distribution import REQUEST_S, TOKEN_S, Distribution
@@ -151,3 +152,14 @@ def test_what_engines_tell_is_shown_by_replica() -> None:
     assert f"vllm:num_requests_waiting_by_reason{{{reasons}}} 1.0" in text
     info = 'block_size="16",model_name="tandem",num_gpu_blocks="8",pool="verifier",replica="v:1"'
     assert f"vllm:cache_config_info{{{info}}} 1.0" in text
+
+
+def test_forecasts_are_counted_beside_what_came() -> None:
+    metrics = Metrics({"tandem": Snapshot})
+    compared = Compared("ttft_s", 1.3, True), Compared("tpot_s", 3.0, False)
+    metrics.observe(Observation("race", 200, forecasts=compared))
+    told = shown(metrics)
+    assert 'tandem_forecast_ratio_bucket{figure="ttft_s",le="1.5",mode="race"} 1.0' in told
+    assert 'tandem_forecast_ratio_count{figure="tpot_s",mode="race"} 1.0' in told
+    assert 'tandem_forecasts_total{figure="ttft_s",held="yes",mode="race"} 1.0' in told
+    assert 'tandem_forecasts_total{figure="tpot_s",held="no",mode="race"} 1.0' in told

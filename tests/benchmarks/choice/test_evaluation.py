@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from tandem.benchmarks.choice.evaluation import NEAR, evaluate, recovery
+from tandem.benchmarks.choice.oracle import Judgement
+from tandem.benchmarks.choice.workloads import MODES, WORKLOADS
+
+
+def test_a_drift_is_over_where_a_dozen_in_a_row_are_near_the_oracle() -> None:
+    own = [2.0] * 5 + [NEAR - 0.01] * 20
+    found = Judgement(own, [[1.0, 3.0]] * 25, [])
+    assert recovery(found, range(0, 50, 2)) == 10.0
+    assert recovery(found._replace(own=[2.0] * 25), range(25)) == math.inf
+
+
+@pytest.mark.slow
+def test_the_oracle_is_no_worse_than_what_was_chosen() -> None:
+    """Each judged request is answered in every mode, under the load that it met."""
+    workload = replace(WORKLOADS[0], devices=4)
+    outcome = evaluate(workload, 3, 24, 4)
+    assert len(outcome.judgement.modes) == len(outcome.judgement.own) >= 4
+    assert all(len(losses) == len(MODES) for losses in outcome.judgement.modes)
+    chosen = [outcome.judgement.answers[index].mode for index in range(6, 24, 4)]
+    for own, losses, mode in zip(outcome.judgement.own, outcome.judgement.modes, chosen, strict=False):
+        assert own >= 0.9 * min(losses)
+        assert own == pytest.approx(losses[MODES.index(mode)], rel=0.5)
+    assert set(outcome.fixed) == {*MODES, "random"}
