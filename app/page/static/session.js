@@ -46,7 +46,7 @@ export class Session {
     this.changed = changed;
     this.api.key = store.key();
     store.watch((id) => this.#changedElsewhere(id));
-    addEventListener("pagehide", () => this.stop());
+    addEventListener("pagehide", () => this.#leave());
     addEventListener("focus", () => void this.look()); // devices come and go
   }
 
@@ -129,6 +129,14 @@ export class Session {
   /** End all answers that are being written. */
   stop() {
     for (const controller of this.#running.values()) controller.abort();
+  }
+
+  /** End what is being written, and keep what there is of it, at once: nothing runs any more after this. */
+  #leave() {
+    if (!this.busy) return;
+    this.stop();
+    for (const answer of this.#running.keys()) answer.state = "stopped";
+    store.keep(this.current);
   }
 
   /**

@@ -1,5 +1,7 @@
 /** What the page keeps in this browser: conversations, choices, and the key if it is told to. */
 
+import { open } from "./answer.js";
+
 /** @import { Choices, Conversation } from "./types.d.ts" */
 
 const PREFIX = "tandem.conversation.";
@@ -64,7 +66,11 @@ export function conversations() {
   } catch {
     return []; // the browser keeps nothing
   }
-  return found.filter((each) => each && Array.isArray(each.turns)).sort((a, b) => b.changed - a.changed);
+  const whole = found.filter((each) => each && Array.isArray(each.turns)).sort((a, b) => b.changed - a.changed);
+  for (const answer of whole.flatMap(({ turns }) => turns).flatMap(({ answers }) => answers)) {
+    if (open(answer)) answer.state = "stopped"; // another tab writes it, or one that has died did
+  }
+  return whole;
 }
 
 /**

@@ -30,6 +30,7 @@ from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import OBJECTIVES, Candidate
 from tests.app.api.null_backend import NullBackend, times
 from tests.app.api.stats.test_why import EXPECTED, FORECAST
+from tests.app.page.pictures import take
 from tests.cluster.proxy import proxy_to
 
 pytestmark = pytest.mark.slow
@@ -145,6 +146,17 @@ async def test_stop_ends_the_work(page: Page, backend: NullBackend) -> None:
     await times(1, backend.closed)
     await expect(page.get_by_text("stopped", exact=True)).to_be_visible()
     await expect(page.get_by_role("button", name="Send")).to_be_visible()
+
+
+async def test_what_came_before_the_page_was_left_is_kept(page: Page, backend: NullBackend) -> None:
+    backend.hold_after = 30
+    await ask(page, "First?")
+    await times(1, backend.held)
+    await expect(page.locator(".text")).to_contain_text("A bri")
+    await page.reload()
+    await times(1, backend.closed)
+    await page.get_by_role("button", name="First?", exact=True).click()
+    await expect(page.locator(".answer.stopped .text")).to_contain_text("A bri")
 
 
 @pytest.mark.parametrize("how", ["reset", "end"])
@@ -323,6 +335,15 @@ async def test_the_fleet_as_it_changes(page: Page, backend: NullBackend) -> None
     await expect(page.locator(".picture .box.busy")).to_have_count(0)
     await page.get_by_role("link", name="Chat").click()
     await expect(page.get_by_label("Question", exact=True)).to_be_visible()
+
+
+async def test_pictures_can_be_taken(
+    browser: BrowserContext, address: str, backend: NullBackend, tmp_path: Path
+) -> None:
+    backend.working = [UnderWay(7, "ada", "race", {"target": "verifier 1"}, 12, "device")]
+    assert browser.browser is not None
+    found = await take(browser.browser, address, tmp_path)
+    assert all(path.stat().st_size > 5_000 for path in found)
 
 
 async def test_the_fleet_is_for_operators(page: Page, backend: NullBackend) -> None:
