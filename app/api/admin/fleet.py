@@ -24,6 +24,8 @@ IDLE_S = 15.0
 """Seconds after which a stream without news says that it is there."""
 LONGEST_S = 600.0
 """Seconds after which a stream ends, so that its client shows its key again."""
+BYTES_PER_S = 2**18
+"""Bytes that a stream takes at most on average: a large fleet is told less often."""
 _TOLD_LOAD = ("waiting", "room", "blocks_free", "blocks_total", "preempted")
 
 
@@ -66,7 +68,7 @@ class FleetStream(Response):
             if event:
                 told_s = loop.time()
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(pause_s(len(last)))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _event(self) -> bytes:
@@ -75,6 +77,11 @@ class FleetStream(Response):
         except Unavailable as error:  # the router restarts
             told = api_error(error).body()
         return b"data: %b\n\n" % json.dumps(told, separators=(",", ":")).encode()
+
+
+def pause_s(size: int) -> float:
+    """Return the seconds between two looks at a fleet whose event has that many bytes."""
+    return max(PERIOD_S, size / BYTES_PER_S)
 
 
 async def _shown(backend: ServingBackend) -> dict[str, Any]:

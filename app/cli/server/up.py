@@ -297,7 +297,8 @@ def _record(front: Front, ray: LocalRay | None = None) -> None:
 
 def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False) -> None:
     """Print how to use the server. is_open: whether there are no keys."""
-    console.print(f"\n[bold green]Tandem is up[/] at [bold]{plan.address}[/] after {seconds:.0f} s. Try:\n")
+    console.print(f"\n[bold green]Tandem is up[/] at [bold]{plan.address}[/] after {seconds:.0f} s.")
+    console.print("Open that in a browser, or try:\n")
     for command in tries(plan):
         console.print(f"    {command}", soft_wrap=True, highlight=False, markup=False)
     console.print()

@@ -12,7 +12,9 @@ const ROW = 58;
 const BOX = 250;
 const API = { x: 405, width: 90 };
 const MOST_DRAWN = 14;
-/** Devices that the picture has; the table has all. */
+/** Devices that the picture has. */
+const MOST_LISTED = 500;
+/** Rows of a table. */
 
 /** @param {Session} session */
 export function fleet({ fleet: found, fleetTrouble: trouble }) {
@@ -80,11 +82,12 @@ function table(heads, rows) {
         <tr>${heads.map((head) => html`<th scope="col">${head}</th>`)}</tr>
       </thead>
       <tbody>
-        ${rows.map(
+        ${rows.slice(0, MOST_LISTED).map(
           ([first, ...rest]) => html`<tr><th scope="row">${first}</th>${rest.map((cell) => html`<td>${cell}</td>`)}</tr>`,
         )}
       </tbody>
     </table>
+    ${rows.length > MOST_LISTED ? html`<p class="note">and ${rows.length - MOST_LISTED} more</p>` : nothing}
   </div>`;
 }
 
@@ -98,7 +101,8 @@ const used = ({ blocks_free, blocks_total }) => (blocks_total ? 1 - blocks_free 
  * @param {{ pool: string, replica: Replica }[]} replicas
  */
 function picture(found, replicas) {
-  const devices = found.devices.slice(0, MOST_DRAWN);
+  const busyFirst = (/** @type {Device} */ a, /** @type {Device} */ b) => b.sessions - a.sessions;
+  const devices = found.devices.length > MOST_DRAWN ? found.devices.toSorted(busyFirst).slice(0, MOST_DRAWN) : found.devices;
   const height = Math.max(devices.length, replicas.length, 2) * ROW + 20;
   const middle = height / 2;
   const place = (/** @type {number} */ i, /** @type {number} */ count) => middle + (i - (count - 1) / 2) * ROW;

@@ -333,6 +333,9 @@ async def test_the_fleet_as_it_changes(page: Page, backend: NullBackend) -> None
     await accessible(page)
     backend.working = []
     await expect(page.locator(".picture .box.busy")).to_have_count(0)
+    await page.set_viewport_size(PHONE)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    await accessible(page)
     await page.get_by_role("link", name="Chat").click()
     await expect(page.get_by_label("Question", exact=True)).to_be_visible()
 

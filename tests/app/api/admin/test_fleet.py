@@ -80,3 +80,8 @@ async def test_a_stream_without_news_says_so_and_ends(
     text = (await http.get("/v1/fleet?stream=true")).text
     assert text.count("data: ") == 1
     assert ": nothing new\n\n" in text
+
+
+def test_a_large_fleet_is_told_less_often() -> None:
+    assert fleet.pause_s(1000) == fleet.PERIOD_S
+    assert fleet.pause_s(4 * fleet.BYTES_PER_S) == 4.0
