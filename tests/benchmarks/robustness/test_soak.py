@@ -1,0 +1,37 @@
+"""The soak: what processes hold, and how it is told that they hold more and more."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from tandem.app.cli.server.processes import Process, myself
+from tandem.benchmarks.robustness.soak import growth, held
+
+
+def test_what_this_process_holds() -> None:
+    before = held([myself()])
+    assert before.memory > 1_000_000
+    goes_on = threading.Event()
+    thread = threading.Thread(target=goes_on.wait)
+    thread.start()
+    read, write = os.pipe()
+    try:
+        more = held([myself()])
+        assert more.threads == before.threads + 1
+        assert more.descriptors == before.descriptors + 2
+    finally:
+        goes_on.set()
+        thread.join()
+        os.close(read)
+        os.close(write)
+    assert held([Process(2**22 + 1, 0)]) == (0, 0, 0), "one that has ended"
+
+
+def test_growth_is_of_the_last_quarter_over_the_third() -> None:
+    assert growth([5, 9, 2, 2, 10, 10, 11, 11]) == pytest.approx(0.1)
+    assert growth([5, 9, 2, 2, 10, 10, 10, 10]) == 0.0
+    with pytest.raises(ValueError, match="fewer than four"):
+        growth([1, 2, 3])
