@@ -61,7 +61,7 @@ BENCHMARKS = {
     "connections": Benchmark("robustness.connections", 6),
     "bills": Benchmark("robustness.bills", 8),
     "redeploy": Benchmark("robustness.redeploy", 4),
-    "soak": Benchmark("robustness.soak", 14),
+    "soak": Benchmark("robustness.soak", 15),
     "engine": Benchmark("speed.engine", 2),
     "gateway": Benchmark("speed.gateway", 8),
     "llamacpp": Benchmark("speed.llamacpp", 25),

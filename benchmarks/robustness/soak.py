@@ -1,11 +1,13 @@
 """Four times the capacity for a while: what still comes through, and whether anything grows.
 
-    python -m benchmarks soak [--minutes 10] [--streams 16]
+    python -m benchmarks soak [--minutes 10]
 
-The application with the embedded models, under streams in all modes. First as many clients as it has capacity for, a
-quarter of the time; then four times as many. A client that has read an answer asks the next question, and repeats a
-refused one. What is refused is no failure, what is broken or never comes is.
+The application with the embedded models, under streams in all modes. Clients are doubled until that brings no tenth
+more answers, which is the capacity; so many ask for a quarter of the time, then four times as many. A client that has
+read an answer asks the next question, and repeats a refused one. What is refused is no failure, what is broken or never
+comes is. The clients share the machine with the application.
 
+capacity: clients at capacity.
 goodput_ratio: whole answers a second under four times the load, as a share of those under the load.
 memory_growth: of all the application's processes together, from the third quarter of the overload to the last one.
 descriptors_growth, threads_growth: of file descriptors and threads, likewise. (asyncio's tasks cannot be seen from
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import mean
@@ -28,8 +30,12 @@ import httpx
 from tandem.app.cli.server.processes import Process
 from tandem.benchmarks import report
 from tandem.benchmarks.application import application
-from tandem.benchmarks.robustness.load import DEVICES, LOAD_S, Outcome, asking, processes, under_load
+from tandem.benchmarks.robustness.load import DEVICES, LOAD_S, asking, processes, under_load
 
+FIRST, MOST = 4, 256
+"""Clients to begin with, and the most."""
+GAIN, LOOK_S = 1.1, 10.0
+"""Factor by which twice as many clients must bring more, and seconds of each look."""
 FACTOR = 4
 PARTS = "ray::ServeReplica:tandem", "ray::DeviceHost"
 """Beginnings of the titles of the application's processes."""
@@ -87,31 +93,38 @@ async def sessions(http: httpx.AsyncClient) -> int:
     return round(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
 
 
-async def measure(address: tuple[str, int], minutes: float, streams: int) -> dict[str, Any]:
-    """Measure at capacity, then beyond it."""
-    rates, outcomes, samples = [], [], list[Sample]()
+async def most_useful(rate: Callable[[int], Awaitable[float]]) -> int:
+    """Return the number of clients at which twice as many bring hardly more. rate: answers a second of so many."""
+    clients, now = FIRST, await rate(FIRST)
+    while clients < MOST and (more := await rate(2 * clients)) >= GAIN * now:
+        clients, now = 2 * clients, more
+    return clients
+
+
+async def measure(address: tuple[str, int], minutes: float) -> dict[str, Any]:
+    """Find the capacity, then measure at it and beyond it."""
+    rows, outcomes, samples = [], [], list[Sample]()
     async with asking(address) as (http, right):
-        for clients, seconds in ((streams, minutes * 15), (FACTOR * streams, minutes * 60)):
+
+        async def rate(clients: int, seconds: float = LOOK_S) -> float:
             samples.clear()
-            outcome = Outcome()
-
-            async def during(seconds: float = seconds) -> None:
-                await sampled(seconds, samples)
-
-            outcome = await under_load(http, clients, right, during, AGAIN_S)
-            rates.append(len(outcome.waited_s) / (seconds + 2 * LOAD_S))
+            outcome = await under_load(http, clients, right, lambda: sampled(seconds, samples), AGAIN_S)
             outcomes.append(outcome)
             for what in [*outcome.failures, *outcome.breaks]:
                 print(f"{clients} clients: {what}")
+            answers = len(outcome.waited_s) / (seconds + 2 * LOAD_S)
+            rows.append((f"{clients}", f"{answers:.2f}", f"{max(outcome.waited_s, default=0.0):.1f}"))
+            return answers
+
+        capacity = await most_useful(rate)
+        within = await rate(capacity, minutes * 15)
+        beyond = await rate(FACTOR * capacity, minutes * 60)
         await asyncio.sleep(SETTLED_S)
         left = await sessions(http)
-    rows = [
-        (f"{count}", f"{rate:.2f}", f"{max(outcome.waited_s, default=0.0):.1f}")
-        for count, rate, outcome in zip((streams, FACTOR * streams), rates, outcomes, strict=True)
-    ]
-    report.table("Overload", ("clients", "answers/s", "longest wait, s"), rows)
+    report.table("Capacity and overload", ("clients", "answers/s", "longest wait, s"), rows)
     return {
-        "goodput_ratio": rates[1] / rates[0],
+        "capacity": capacity,
+        "goodput_ratio": beyond / within,
         "memory_growth": growth([sample.memory for sample in samples]),
         "descriptors_growth": growth([sample.descriptors for sample in samples]),
         "threads_growth": growth([sample.threads for sample in samples]),
@@ -126,14 +139,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = report.parser("soak", __doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of overload (%(default)s)")
-    parser.add_argument("--streams", type=int, default=16, help="clients at capacity (%(default)s)")
     options = parser.parse_args(arguments)
     settings = {
         "verifier": {"engine": {"kind": "torch", "model": "target"}},
         "hosts": [{"name": "edge", "devices": [{"name": name} for name in DEVICES]}],
     }
     with application(settings) as address:
-        report.figures("soak", asyncio.run(measure(address, options.minutes, options.streams)))
+        report.figures("soak", asyncio.run(measure(address, options.minutes)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tandem.app.cli.server.processes import Process, myself
-from tandem.benchmarks.robustness.soak import growth, held
+from tandem.benchmarks.robustness.soak import MOST, growth, held, most_useful
 
 
 def test_what_this_process_holds() -> None:
@@ -35,3 +35,15 @@ def test_growth_is_of_the_last_quarter_over_the_third() -> None:
     assert growth([5, 9, 2, 2, 10, 10, 10, 10]) == 0.0
     with pytest.raises(ValueError, match="fewer than four"):
         growth([1, 2, 3])
+
+
+async def test_the_capacity_is_where_more_clients_bring_hardly_more() -> None:
+    async def rate(clients: int) -> float:
+        return min(clients, 20.0)
+
+    assert await most_useful(rate) == 32
+
+    async def endless(clients: int) -> float:
+        return clients
+
+    assert await most_useful(endless) == MOST
