@@ -48,7 +48,7 @@ SETTLED_S = 5.0
 
 
 class Sample(NamedTuple):
-    """What the application's processes hold together. memory: proportional set size, bytes."""
+    """Sum over the application's processes. memory: proportional set size, bytes."""
 
     memory: int
     descriptors: int
