@@ -35,7 +35,8 @@ def target_alone(around: Surroundings, wanted: RoutingRequest, target: EndpointI
     load, limit = around.fleet.load(target) + 1, around.fleet.batch_limit
     step_s = times.step.step_s(min(load, limit))
     waiting = max(0, load - limit)  # an answer ends every tokens · step / limit seconds
-    first_s = times.first_token_s(target, wanted.prompt_tokens + wanted.sent)
+    pending = around.fleet.pending(target, times.first.token_s)
+    first_s = times.first_token_s(target, wanted.prompt_tokens + wanted.sent + round(pending))
     slowed_s = min(load, limit) * times.step.token_s * tokens if times.step.seen else 0.0
     return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s)
 

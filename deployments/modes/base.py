@@ -90,6 +90,10 @@ class Fleet(Protocol):
         """Return the sessions of a replica or a device, with those just assigned."""
         ...
 
+    def pending(self, target: EndpointInfo, token_s: float) -> float:
+        """Return the prompt tokens that a replica has been assigned and not yet taken in, if one takes it `token_s`."""
+        ...
+
     def queue(self, target: EndpointInfo) -> float:
         """Return a verifier's sessions, without the one just assigned, as a multiple of `batch_limit`."""
         ...

@@ -37,7 +37,9 @@ class CloudRouter(RouterPart[Strict]):
     def learn(self, report: Report, taught: object) -> None:
         if (forecast := report.forecast) is not None and forecast.mode == report.mode == CloudMode.name:
             times = self.router.shared.target(forecast.target)
-            if report.ttft_s:
+            if (
+                report.ttft_s and forecast.load <= self.router.fleet.batch_limit
+            ):  # otherwise it waited for a place
                 times.first.note(forecast.prompt_tokens, report.ttft_s)
             if report.tpot_s:
                 times.step.note(forecast.load, report.tpot_s)

@@ -34,7 +34,8 @@ class Forecast:
     kind: class of answers by which formulas are corrected, the widest part first.
     target: model of the target; "": none takes part.
     load: sessions of the target, with this one.
-    prompt_tokens: tokens to take in.
+    prompt_tokens: tokens that the target takes in before it answers, those of others before it included.
+    token_s: seconds that one of them takes it; 0 without a target.
     reason: why this way was chosen; None as long as it is not.
     """
 
@@ -46,6 +47,7 @@ class Forecast:
     target: str = ""
     load: int = 0
     prompt_tokens: int = 1
+    token_s: float = 0.0
     reason: Reason | None = None
 
     def compared(self, ttft_s: float, tpot_s: float, tokens: int) -> list[Compared]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import EndpointRole, Mode
 from tandem.deployments.request.assignment import (
@@ -48,6 +49,8 @@ ASSIGNED_S = 2.0
 
 FULL_S = 1.0
 """Seconds after which it is worth asking again for a device where all are full."""
+KEPT = 4096
+"""Replicas whose prompts are counted."""
 COMPARED = 3
 """Devices with which each mode is compared, the ones that the policy prefers."""
 
@@ -111,6 +114,8 @@ class Assigner:
         self._devices = DeviceIndex(collaboration.preference)
         self._awaited: frozenset[str] = frozenset()  # devices that should be there and are not
         self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since they were last listed
+        self._prompts: LRUTable[str, tuple[float, float]] = LRUTable(KEPT)  # pending tokens, and at what time
+        self._now_s = 0.0
         self._assignments = deque[tuple[float, str]]()  # when each of them was assigned
         self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
 
@@ -167,6 +172,7 @@ class Assigner:
         Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, SplitMismatch, and NoEndpoint where what is needed
         is not up (it may come: ask again with the next snapshot).
         """
+        self._now_s = now_s
         self._devices.forget_assigned(now_s - ASSIGNED_S)
         while self._assignments and self._assignments[0][0] < now_s - ASSIGNED_S:  # listed, or over
             self._assigned[self._assignments.popleft()[1]] -= 1
@@ -196,6 +202,9 @@ class Assigner:
             else:
                 self._assigned[endpoint.key] += 1
                 self._assignments.append((now_s, endpoint.key))
+                if forecast is not None:
+                    pending = self.pending(endpoint, forecast.token_s) if forecast.token_s else 0.0
+                    self._prompts[endpoint.key] = pending + wanted.prompt_tokens + wanted.sent, now_s
         return Assignment(
             mode=name,
             endpoints=cast,
@@ -414,6 +423,11 @@ class Assigner:
         if not endpoint.device:
             return self._load(endpoint)
         return self._devices.sessions(endpoint.name) if endpoint.name in self._devices.records else 0
+
+    def pending(self, target: EndpointInfo, token_s: float) -> float:
+        """Return the prompt tokens that a replica has been assigned and not yet taken in, if one takes it `token_s`."""
+        tokens, since_s = self._prompts.get(target.key, (0.0, 0.0))
+        return max(0.0, tokens - (self._now_s - since_s) / token_s)
 
     def queue(self, target: EndpointInfo) -> float:
         """Return a verifier's other sessions, in relation to `batch_limit`."""

@@ -7,7 +7,7 @@ from math import log
 from typing import Any
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.base import Fleet, RouterPart
+from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
 from tandem.policies.estimators.correction import Corrections
@@ -28,10 +28,10 @@ class Forecaster:
     def __init__(
         self,
         parts: Mapping[str, RouterPart[Any]],
-        fleet: Fleet,
+        around: Surroundings,
         prices: Callable[[RoutingRequest, Endpoints], Prices],
     ) -> None:
-        self._parts, self._fleet, self._prices = parts, fleet, prices
+        self._parts, self._fleet, self._shared, self._prices = parts, around.fleet, around.shared, prices
         self._first, self._step = Corrections(), Corrections()
 
     def forecast(
@@ -43,8 +43,10 @@ class Forecaster:
             return None
         target = next((each for each in endpoints.values() if not each.device), None)
         kind: Kind = (mode,)
-        load = 0
+        load, tokens, token_s = 0, wanted.prompt_tokens + wanted.sent, 0.0
         if target is not None:
+            token_s = self._shared.target(target.model).first.token_s
+            tokens += round(self._fleet.pending(target, token_s))
             load = self._fleet.load(target) + 1
             kind += (f"{mode} {target.model} {load.bit_length()}",)
         for each in endpoints.values():
@@ -58,7 +60,8 @@ class Forecaster:
             kind=kind,
             target="" if target is None else target.model,
             load=load,
-            prompt_tokens=wanted.prompt_tokens + wanted.sent,
+            prompt_tokens=tokens,
+            token_s=token_s,
         )
 
     def learn(self, report: Report) -> None:

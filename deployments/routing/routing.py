@@ -70,7 +70,7 @@ class Routing:
         self.modes = {
             name: mode.router(modes.get(name) or mode.settings(), around) for name, mode in MODES.items()
         }
-        self.forecaster = Forecaster(self.modes, assigner, self._prices)
+        self.forecaster = Forecaster(self.modes, around, self._prices)
         assigner.predict = self.forecaster.forecast
         self._may_dial_in = may_dial_in
         self._news = asyncio.Event()

@@ -171,7 +171,14 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
                 missed = sum(done.accepted < done.drafted for done in judged)
                 self.router.shared.agreement(each.model).note(accepted, accepted + missed)
         forecast, ours = report.forecast, report.mode == SpeculativeMode.name
-        if ours and forecast is not None and forecast.mode == report.mode and report.ttft_s:
+        limit = self.router.fleet.batch_limit
+        if (
+            ours
+            and forecast is not None
+            and forecast.mode == report.mode
+            and report.ttft_s
+            and forecast.load <= limit
+        ):
             self.router.shared.target(forecast.target).first.note(forecast.prompt_tokens, report.ttft_s)
 
 

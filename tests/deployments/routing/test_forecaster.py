@@ -147,3 +147,19 @@ def test_an_answer_whose_device_has_left_goes_on() -> None:
     there.see(Snapshot(3, {"verifier": VERIFIERS}, {}, (), 2))
     begun = replace(OPEN, sent=10, lost=("a@a:1",))
     assert there.assign_now(begun).mode == "cloud"
+
+
+def test_prompts_that_were_just_assigned_are_waited_for() -> None:
+    there = router()
+    there.see(Snapshot(2, {"verifier": VERIFIERS[:1]}, {}))
+    cloud = replace(OPEN, mode="cloud")
+
+    def first_token_s(now_s: float, **changes: int) -> float:
+        forecast = there.assign_now(replace(cloud, **changes), now_s=now_s).forecast
+        assert forecast is not None
+        return forecast.expected.ttft_s.value
+
+    alone_s = first_token_s(1.0, prompt_tokens=50)
+    first_token_s(100.0, prompt_tokens=4000)
+    assert first_token_s(100.1, prompt_tokens=50) > alone_s + 1.0
+    assert first_token_s(200.0, prompt_tokens=50) == pytest.approx(alone_s, rel=0.1)
