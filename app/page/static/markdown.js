@@ -6,11 +6,6 @@ import { colour, label } from "./origins.js";
 
 /** @import { Run } from "./types.d.ts" */
 
-// A mark in the source says that another origin begins; it is a private character, which no Markdown means anything by.
-const FIRST = 0xe000;
-const MARK = /[\ue000-\ue0ff]/gu;
-const LETTER = /\p{L}/u;
-const WHOLE = /:\/\/|\]\(|&$/; // beginnings of words that a mark would break: addresses and entities
 /** @type {import("dompurify").Config & { RETURN_DOM_FRAGMENT: true }} */
 const SAFE = {
   ALLOWED_TAGS:
@@ -19,9 +14,16 @@ const SAFE = {
   ALLOWED_URI_REGEXP: /^(https?|mailto):/i,
   RETURN_DOM_FRAGMENT: true,
 };
+const NEAR = 400;
+/** Characters of Markdown, such as an address, behind which a text that is shown is looked for. */
 
 const marked = new Marked({ gfm: true, breaks: true });
-marked.use({ renderer: { html: ({ text }) => escaped(text) } }); // what a model writes is text
+marked.use({
+  renderer: {
+    html: ({ text }) => escaped(text), // what a model writes is text
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+  },
+});
 
 /**
  * Return an answer's text as nodes.
@@ -30,78 +32,79 @@ marked.use({ renderer: { html: ({ text }) => escaped(text) } }); // what a model
  * @returns {DocumentFragment}
  */
 export function rendered(text, runs) {
-  const origins = [...new Set(runs.map(([origin]) => origin))];
-  const html = /** @type {string} */ (marked.parse(withMarks(text, runs, origins)));
-  const nodes = DOMPurify.sanitize(html, SAFE);
+  const nodes = DOMPurify.sanitize(/** @type {string} */ (marked.parse(text)), SAFE);
   for (const link of nodes.querySelectorAll("a")) {
     link.rel = "noopener noreferrer";
     link.target = "_blank";
   }
-  paint(nodes, origins);
+  paint(nodes, text, origins(text, runs));
   return nodes;
 }
 
 /**
- * Put a mark where an origin begins, or at the first letter after that: before anything else it could change what the
- * Markdown means. None is in an address; every line begins with one, as one in the name of a code's language is lost.
+ * Return the origin of every UTF-16 unit of a text.
  * @param {string} text
  * @param {Run[]} runs
- * @param {string[]} origins
  */
-function withMarks(text, runs, origins) {
-  let marked = "";
-  let left = 0;
-  let run = -1;
-  let due = false;
-  let word = "";
-  for (const character of text.replaceAll(MARK, "\ufffd")) {
-    while (left === 0 && run + 1 < runs.length) {
-      left = runs[++run]?.[1] ?? 0;
-      due = true;
-    }
+function origins(text, runs) {
+  /** @type {string[]} */
+  const found = [];
+  let [run, left] = [0, runs[0]?.[1] ?? 0];
+  for (const character of text) {
+    while (left === 0 && run + 1 < runs.length) left = runs[++run]?.[1] ?? 0;
     left -= 1;
-    due ||= word === "\n";
-    if (/\s/.test(word)) word = "";
-    const origin = runs[run]?.[0];
-    if (due && origin !== undefined && LETTER.test(character) && !WHOLE.test(word)) {
-      marked += String.fromCodePoint(FIRST + origins.indexOf(origin));
-      due = false;
-    }
-    marked += character;
-    word = /\s/.test(character) ? character : word + character;
+    for (let i = 0; i < character.length; i++) found.push(runs[run]?.[0] ?? "");
   }
-  return marked;
+  return found;
 }
 
 /**
- * Replace the marks by elements that have the colours.
+ * Give every word its colour. Where it stands in the source is found by what is shown, in order: Markdown only leaves
+ * characters out, but for entities, which keep the colour before them.
  * @param {DocumentFragment} nodes
- * @param {string[]} origins
+ * @param {string} source
+ * @param {string[]} from origins of the source
  */
-function paint(nodes, origins) {
+function paint(nodes, source, from) {
   const walker = document.createTreeWalker(nodes, NodeFilter.SHOW_TEXT);
   /** @type {Text[]} */
   const texts = [];
   while (walker.nextNode()) texts.push(/** @type {Text} */ (walker.currentNode));
-  let origin = origins[0];
+  let place = 0;
+  const find = (/** @type {string} */ what) => {
+    const found = source.slice(place, place + NEAR + what.length).indexOf(what);
+    if (found >= 0) place += found + what.length;
+    return found >= 0;
+  };
   for (const text of texts) {
+    if (!text.data.trim()) continue;
+    const whole = find(text.data);
+    const begin = place - text.data.length;
+    /** @type {[string, string][]} */
     const parts = [];
-    for (const part of text.data.split(/(?=[\ue000-\ue0ff])/u)) {
-      const mark = (part.codePointAt(0) ?? 0) - FIRST;
-      if (mark >= 0 && mark < 256) origin = origins[mark];
-      const shown = part.replaceAll(MARK, "");
-      if (!shown.trim() || origin === undefined) {
-        parts.push(shown);
-        continue;
-      }
-      const painted = document.createElement("span");
-      painted.className = colour(origin);
-      painted.title = label(origin);
-      painted.textContent = shown;
-      parts.push(painted);
-    }
-    text.replaceWith(...parts);
+    [...text.data].reduce((units, character) => {
+      if (!whole) find(character);
+      const origin = from[whole ? begin + units : Math.max(0, place - 1)] ?? "";
+      const last = parts.at(-1);
+      if (last?.[0] === origin) last[1] += character;
+      else parts.push([origin, character]);
+      return units + character.length;
+    }, 0);
+    text.replaceWith(...parts.map(([origin, shown]) => painted(origin, shown)));
   }
+}
+
+/**
+ * @param {string} origin
+ * @param {string} shown
+ */
+function painted(origin, shown) {
+  if (!origin || !shown.trim()) return shown;
+  const element = document.createElement("span");
+  element.className = colour(origin);
+  element.title = label(origin);
+  element.textContent = shown;
+  return element;
 }
 
 /** @param {string} text */

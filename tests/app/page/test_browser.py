@@ -48,6 +48,16 @@ print("a < b & c")
 
 <img src=x onerror="document.title='hacked'"> Done.
 """
+HARD = [
+    "See https://example.org/a?b=c&d=e and <https://example.org> or www.example.org/x_y_z, mail me@example.org.",
+    "a_b_c __bold__ *it* **bo*th*** ~~gone~~ `co de` \\*no\\* &amp; &copy; &nope; 2 < 3 > 1",
+    "- [ ] open\n- [x] done\n  - deeper\n\n> said *so*\n> and\n\n***\n\nTitle\n=====\n\n1. one\n2. two",
+    "| a | b |\n|:--|--:|\n| *x* | `y` |\n\n```js\nlet a = 1; // **no**\n```\n\n    indented code\n",
+    '[a link](https://example.org/x_y "a title") ![alt text](https://example.org/i.png) [ref][r]\n\n[r]: https://example.org/r',
+    "# On *b* and **bold** words\n\n- a `code` here\n- and ~~there~~ it is\n\n> a\n> quote _in_ it\n\n***both***",
+    "Zürich 🗼 has é, e\u0301 and \ue000 in it; <b>no bold</b> <!-- none --> 日本語です。",
+]
+"""Markdown that a mark in the wrong place would change."""
 DESK: ViewportSize = {"width": 1280, "height": 900}
 PHONE: ViewportSize = {"width": 360, "height": 740}
 
@@ -128,6 +138,79 @@ async def test_an_answer_shows_who_wrote_it_and_when(page: Page) -> None:
     await expect(answer.locator("figcaption")).to_contain_text("A reader of 5 tokens/s never waits.")
     await expect(answer.locator("dl").first).to_contain_text(f"tokens{len(SAYS) + 1}")
     await expect(page.get_by_role("status")).to_have_text("The answer is complete.")
+
+
+async def test_origins_change_nothing_of_the_text(page: Page) -> None:
+    """Wherever runs end, the same elements have the same words, and every letter has its own colour:
+    where all letters of the source are shown, each origin has those that the source has of it."""
+    wrong, whole = await page.evaluate(
+        """async ([texts, seeds]) => {
+          const { rendered } = await import("/page/markdown.js");
+          const bare = (nodes) => {
+            const holder = document.createElement("div");
+            holder.append(nodes);
+            for (const span of holder.querySelectorAll("span")) span.replaceWith(...span.childNodes);
+            holder.normalize();
+            return holder.cloneNode(true);
+          };
+          const only = (said) => said.replace(/[^\\p{L}]/gu, "");
+          const letters = (shown, runs, text, wrong) => {
+            const all = [...text];
+            const source = { "from-cloud": "", "from-draft": "", "from-device": "" };
+            const seen = { ...source };
+            for (const [origin, length] of runs) source[`from-${origin}`] += all.splice(0, length).join("");
+            for (const [origin, said] of shown) seen[origin] += said;
+            for (const origin in source) {
+              const [a, b] = [only(source[origin]), only(seen[origin])];
+              if (a !== b) wrong.push([origin, a, b]);
+            }
+          };
+          const [wrong, whole] = [[], new Set()];
+          for (const text of texts) {
+            const length = [...text].length;
+            const plain = bare(rendered(text, [["cloud", length]]));
+            if (only(plain.textContent) === only(text)) whole.add(text);
+            for (const seed of seeds) {
+              let left = length, state = seed;
+              const runs = [];
+              while (left > 0) {
+                state = (state * 1103515245 + 12345) % 2147483648;
+                const part = Math.min(left, 1 + (state >> 8) % 9);
+                runs.push([["cloud", "draft", "device"][state % 3], part]);
+                left -= part;
+              }
+              const nodes = rendered(text, runs);
+              const shown = [...nodes.querySelectorAll("span")].map((span) => [span.className, span.textContent]);
+              if (whole.has(text)) letters(shown, runs, text, wrong);
+              if (!bare(nodes).isEqualNode(plain)) wrong.push(["elements", text, runs]);
+            }
+          }
+          return [wrong, whole.size];
+        }""",
+        [[SAYS, *HARD], list(range(1, 60))],
+    )
+    assert wrong == []
+    assert whole >= 3
+
+
+async def test_thoughts_have_no_part_in_the_colours_of_the_answer(page: Page) -> None:
+    chunks = [
+        ({"reasoning_content": "hm"}, [["draft", 9]]),  # with the marks around
+        ({"reasoning_content": ".", "content": "So"}, [["draft", 10], ["cloud", 2]]),
+        ({"content": " 🗼!"}, [["cloud", 1], ["device", 2]]),
+    ]
+    found = await page.evaluate(
+        """async (chunks) => {
+          const { take, unanswered } = await import("/page/answer.js");
+          const answer = unanswered("", "m", 0);
+          for (const [delta, origins] of chunks) {
+            take(answer, { choices: [{ delta, finish_reason: null }], tandem: { origins } }, 0);
+          }
+          return [answer.text, answer.thoughts, answer.runs];
+        }""",
+        chunks,
+    )
+    assert found == ["So 🗼!", "hm.", [["cloud", 3], ["device", 2]]]
 
 
 async def test_what_a_model_writes_is_never_run(page: Page) -> None:
