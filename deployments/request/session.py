@@ -185,7 +185,7 @@ class EndpointSession(Session):
         return self._engine
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> None:
-        engine, timeouts = await self.connect(), self._context.timeouts
+        engine = await self.connect()
         if sampling.adapter and self.endpoint.engine != VERIFIER:  # adapters are the target's
             sampling = msgspec.structs.replace(sampling, adapter="")
         if self._spans is not None:
@@ -195,7 +195,7 @@ class EndpointSession(Session):
         self._ask(len(prompt) + len(log))
         try:
             self._session = await self._call(
-                "open", timeouts.open_s + self.endpoint.load_s, engine.open(prompt, sampling, log)
+                "open", self._open_s() + self.endpoint.load_s, engine.open(prompt, sampling, log)
             )
         except asyncio.CancelledError:
             self.stop_meter()
@@ -382,6 +382,15 @@ class EndpointSession(Session):
         if not answers and self._replaceable and self._reached_s() <= asked_s:
             self._silent = True
             self._deadline.expire()
+
+    def _open_s(self) -> float:
+        """Return the longest wait for a session to be admitted. A device that takes long is busy with others' answers,
+        and one that can be replaced is not waited for; of a verifier this would only move the load to another one."""
+        open_s = self._context.timeouts.open_s
+        if not (self.endpoint.device and self._replaceable):
+            return open_s
+        usual_s = self._unbilled * self.endpoint.prefill_token_s
+        return min(open_s, self._context.patience.next_s(usual_s, True, self._now()))
 
     def _limit_s(self) -> float:
         context = self._context

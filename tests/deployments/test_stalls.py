@@ -14,6 +14,7 @@ from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import (
     Draft,
     Drafts,
+    Engine,
     EngineStats,
     EngineStopped,
     NoCapacity,
@@ -297,3 +298,30 @@ def test_half_an_answer_does_not_wait_for_ever() -> None:
         assert asyncio.get_running_loop().time() == pytest.approx(60.0, abs=2.0)
 
     run(main())
+
+
+class Busy(NullEngine):
+    """Answers, and lets nobody begin for long."""
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+        await asyncio.sleep(1e6)
+        return await super().open(prompt, sampling, log)
+
+
+def test_a_device_that_is_busy_is_not_waited_for_where_another_endpoint_can_answer() -> None:
+    """A verifier is: the next one would only be as busy."""
+
+    async def first_s(verifiers: Sequence[NullEngine], devices: dict[str, Engine], mode: str) -> float:
+        world = World(verifiers, devices=devices, limits=Limits())
+        answer = await ask(world, job(mode, next(iter(devices), None), reader=0.0))
+        assert answer.ids == EXPECTED
+        return answer.times_s[0]
+
+    async def main() -> None:
+        assert FLOOR_S <= await first_s([good()], {"phone": Busy()}, "device") < FLOOR_S + 0.2
+
+    async def verifiers() -> None:
+        assert await first_s([Busy(), good()], {}, "cloud") >= Timeouts().open_s
+
+    run(main())
+    run(verifiers())
