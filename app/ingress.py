@@ -15,7 +15,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from tandem.app.api.http.backend import ModelCard, ResponseStore
+from tandem.app.api.http.backend import ModelCard, ResponseStore, StreamStore
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.app.api.routes import create_api
@@ -117,6 +117,10 @@ class Ingress:
 
     @property
     def responses(self) -> ResponseStore:
+        return self._access
+
+    @property
+    def streams(self) -> StreamStore:
         return self._access
 
     def models(self) -> Sequence[ModelCard]:

@@ -68,7 +68,7 @@ def application(args: Settings) -> Application:
     }
     scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.endpoint)
     live = AccessLive(accounts=args.accounts)
-    access = _control(serve.deployment(Access)).bind(live, args.ledger, args.api.responses)
+    access = _control(serve.deployment(Access)).bind(live, args.ledger, args.api.responses, args.api.resume_s)
     router = _control(serve.deployment(Router)).bind(
         scheduler,
         access,

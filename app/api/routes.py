@@ -21,9 +21,9 @@ from tandem.app.api.admin.fleet import add_fleet
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
 from tandem.app.api.admin.teams import TeamChange, TeamForm, add_teams
 from tandem.app.api.admin.usage import add_usage
-from tandem.app.api.completions.admission import admit
-from tandem.app.api.completions.answer import StreamedAnswer, WholeAnswer
-from tandem.app.api.completions.endpoint import answered, kept, resumed
+from tandem.app.api.completions.admission import Begun, admit
+from tandem.app.api.completions.answer import AnswerResponse, StreamedAnswer, WholeAnswer
+from tandem.app.api.completions.endpoint import Answering
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.objects import ChatCompletion, Completion, DeletedStream
 from tandem.app.api.completions.request_log import Record
@@ -60,9 +60,9 @@ def create_api(
         redoc_url=None,
         responses={status: {"model": ErrorReply, "description": why} for status, why in FAILURES.items()},
     )
-    coalescer, streams = coalescer or ChunkCoalescer(), KeptStreams()
-    _add_openai_endpoints(api, backend, coalescer, streams)
-    add_responses(api, backend, coalescer, streams)
+    coalescer, answering = coalescer or ChunkCoalescer(), Answering(backend, KeptStreams(backend.streams))
+    _add_openai_endpoints(api, backend, coalescer, answering)
+    add_responses(api, backend, coalescer, answering)
     add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
     add_fleet(api, backend)
@@ -95,15 +95,21 @@ def create_api(
 
 
 def _add_openai_endpoints(
-    api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer, streams: KeptStreams
+    api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer, answering: Answering
 ) -> None:
-    async def respond(
-        wanted: ChatRequest | CompletionRequest, caller: Caller, payer: Caller, record: Record
-    ) -> Response:
-        admitted = await admit(wanted, backend, payer)
+    async def make(
+        wanted: ChatRequest | CompletionRequest,
+        caller: Caller,
+        payer: Caller,
+        record: Record,
+        begun: Begun | None,
+    ) -> AnswerResponse:
+        admitted = await admit(wanted, backend, payer, begun)
         kind = StreamedAnswer if wanted.stream else WholeAnswer
-        answer = kind(wanted, admitted, backend, coalescer, record)
-        return kept(answer, caller.account, streams, backend.api) if wanted.tandem.resumable else answer
+        return kind(wanted, admitted, backend, coalescer, record)
+
+    answering.add("/v1/chat/completions", ChatRequest, make)
+    answering.add("/v1/completions", CompletionRequest, make)
 
     streamed: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -116,9 +122,7 @@ def _add_openai_endpoints(
         openapi_extra=described(ChatRequest),
     )
     async def chat_completions(request: Request) -> Response:
-        return await resumed(request, backend, streams) or await answered(
-            request, ChatRequest, backend, respond
-        )
+        return await answering.answer(request, "/v1/chat/completions")
 
     @api.post(
         "/v1/completions",
@@ -127,15 +131,13 @@ def _add_openai_endpoints(
         openapi_extra=described(CompletionRequest),
     )
     async def completions(request: Request) -> Response:
-        return await resumed(request, backend, streams) or await answered(
-            request, CompletionRequest, backend, respond
-        )
+        return await answering.answer(request, "/v1/completions")
 
     @api.delete("/v1/chat/completions/{id}")
     @api.delete("/v1/completions/{id}")
     async def end(request: Request, id: str) -> DeletedStream:
         """End a resumable stream and its answer."""
-        streams.end((await authenticate(request, backend)).account, id)
+        await answering.streams.end((await authenticate(request, backend)).account, id)
         return DeletedStream(id=id)
 
     @api.get("/v1/models")

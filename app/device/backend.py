@@ -22,7 +22,7 @@ from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import ANONYMOUS, Statement, Terms
-from tandem.deployments.access.kept_responses import KeptResponses
+from tandem.deployments.access.kept.responses import KeptResponses
 from tandem.deployments.access.keys import Caller, KeyRefused, Role
 from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.control.metrics import Metrics
@@ -128,6 +128,10 @@ class DeviceBackend:
     @property
     def behind_proxy(self) -> bool:
         return False
+
+    @property
+    def streams(self) -> None:
+        return None
 
     @property
     def responses(self) -> ResponseStore:

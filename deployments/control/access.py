@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray import serve
 
 from tandem.deployments.access.accounts import Accounts, Statement
 from tandem.deployments.access.guard_note import GuardNote
-from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
+from tandem.deployments.access.kept.responses import KeptResponses, KeptSettings
+from tandem.deployments.access.kept.streams import Outcome, StreamCopies, StreamCopy, StreamNews
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Role
 from tandem.deployments.access.quota import Standing
@@ -32,19 +33,19 @@ class AccessLive(Live):
 
 @refuses(KeyRefused, LedgerError, superseded=(LeaseLost,))
 class Access:
-    """The key service as a deployment, which also keeps responses for a while.
+    """The key service as a deployment, which also keeps responses and copies of resumable streams for a while.
 
     Raises LedgerError at the start as KeyService.open.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, live: AccessLive, ledger: LedgerSettings, responses: KeptSettings
+        self, live: AccessLive, ledger: LedgerSettings, responses: KeptSettings, resume_s: float = 0.0
     ) -> None:
         self._started, self._accounts = live, Accounts(live.accounts)
         note = GuardNote(serve.get_replica_context().app_name)
         self._service = KeyService(ledger, self._accounts, note=note)
         await self._service.open()
-        self._responses = KeptResponses(responses)
+        self._responses, self._streams = KeptResponses(responses), StreamCopies(resume_s)
 
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Take over Serve's `user_config`, as AccessLive."""
@@ -129,6 +130,18 @@ class Access:
     async def drop_response(self, account: str, id: str) -> bool:
         """Forget a response, see KeptResponses.drop."""
         return await self._responses.drop(account, id)
+
+    async def keep_streams(self, owner: str, news: Sequence[StreamNews]) -> list[Outcome]:
+        """Keep news of resumable streams, see StreamCopies.take."""
+        return await self._streams.take(owner, news)
+
+    async def claim_stream(self, account: str, id: str, owner: str) -> StreamCopy | None:
+        """Return the copy of a stream to its new owner, see StreamCopies.claim."""
+        return await self._streams.claim(account, id, owner)
+
+    async def forget_streams(self, streams: Sequence[tuple[str, str]]) -> None:
+        """Forget streams, see StreamCopies.forget."""
+        await self._streams.forget(streams)
 
     async def check_health(self) -> None:
         """Raise if a loop has ended, so that Serve replaces the replica."""

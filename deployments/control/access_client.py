@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ from ray.serve.handle import DeploymentHandle
 from tandem.deployments.access.accounts import Statement, device_of
 from tandem.deployments.access.client.bill_sender import BillSender
 from tandem.deployments.access.client.caller_cache import Callers
+from tandem.deployments.access.kept.streams import Outcome, StreamCopy, StreamNews
 from tandem.deployments.access.keys import Key, Role
 from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery, day_of
@@ -23,9 +24,12 @@ from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.learning.report import Report
 from tandem.deployments.request.job import NoSuchDevice
 
+COPY_S = 1.0
+"""Longest that a client waits for events because their copy is not kept yet."""
+
 
 class AccessClient(HandleClient):
-    """Client of the key service, an `AdminBackend` and a `ResponseStore` of `app.api.http.backend`. Raises
+    """Client of the key service, an `AdminBackend`, `ResponseStore` and `StreamStore` of `app.api.http.backend`. Raises
     Unavailable without an answer in time.
 
     callers: who has which key.
@@ -48,6 +52,18 @@ class AccessClient(HandleClient):
     async def drop(self, account: str, id: str) -> bool:
         """Forget a response; return whether it was there."""
         return await self.ask(self._soon_s, Access.drop_response, account, id)
+
+    async def take(self, owner: str, news: Sequence[StreamNews]) -> list[Outcome]:
+        """Keep news of resumable streams. Without an answer soon the streams go on without copies."""
+        return await self.ask(COPY_S, Access.keep_streams, owner, news)
+
+    async def claim(self, account: str, id: str, owner: str) -> StreamCopy | None:
+        """Return the copy of a stream to its new owner; None if there is none."""
+        return await self.ask(self._soon_s, Access.claim_stream, account, id, owner)
+
+    async def forget(self, streams: Sequence[tuple[str, str]]) -> None:
+        """Forget copies of streams, by account and id."""
+        await self.ask(COPY_S, Access.forget_streams, streams)
 
     def charge(self, report: Report) -> None:
         """Have an answer's bill booked; `booked` returns when it is."""

@@ -119,6 +119,7 @@ class Executor:
             request=job.id,
             prompt_tokens=len(job.prompt),
             max_tokens=job.sampling.max_tokens,
+            sent=len(job.log),
             reader_rate=job.sampling.reader_rate,
             account=job.account,
             budget=job.budget,
@@ -185,7 +186,7 @@ class _Request:
         self._limits = executor._limits
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
-        self.log, self.stats = TokenLog(), JobStats()
+        self.log, self.stats = TokenLog(list(job.log.ids), list(job.log.origins)), JobStats()
         timeouts = self._limits.timeouts
         rate = job.sampling.reader_rate
         self._patience, self._reader = Patience(timeouts.step_s, rate), Reader(rate) if rate else None
@@ -233,7 +234,7 @@ class _Request:
         now_s, log, stats = self._loop.time(), self.log, self.stats
         ids = delta.ids
         if ids:
-            if not log:
+            if len(log) == len(self._job.log):
                 stats.ttft_s = now_s - self._began_s
             self._losses, self._token_s = 0, now_s
             if self._full:

@@ -13,7 +13,7 @@ from tandem.deployments.docstrings import describe
 from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.forecast import Forecast
-from tandem.deployments.request.tokenlog import Origin
+from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.deployments.tracing.trace import Trace
 from tandem.engine.base import EngineError, Sampling, TokenLogprob
 from tandem.engine.config import Strict
@@ -58,6 +58,7 @@ class Job:
     priority: among the account's requests that wait for room, the lowest first.
     trace: span of the request; None where nothing is traced.
     objective: what counts for it; None leaves that to the policies.
+    log: tokens that the answer begins with, as another executor has left it.
     """
 
     id: int
@@ -77,6 +78,7 @@ class Job:
     priority: int = 0
     trace: Trace | None = field(default=None, compare=False)
     objective: Objective | None = None
+    log: TokenLog = field(default_factory=TokenLog, compare=False)
 
     def asked(self, kind: type[S]) -> S:
         """Return the options of that kind, the defaults if there are none."""

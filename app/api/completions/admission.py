@@ -8,7 +8,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,12 +37,14 @@ from tandem.app.api.tools.answer_reader import (
 )
 from tandem.app.api.tools.spelling import MarkedSpelling
 from tandem.app.api.tools.use import ToolUse, tool_use
+from tandem.deployments.access.kept.streams import Said
 from tandem.deployments.access.keys import Caller
 from tandem.deployments.admission.entry import Entry, Room
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import options_of
 from tandem.deployments.request.job import Job, UnknownMode
+from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import Grammar, Sampling
 from tandem.engine.sketch.base import Question
 from tandem.engine.text.tokenizer import Tokenizer
@@ -53,6 +55,20 @@ LONG = 2_000
 """Characters from which a request's prompts are encoded in a thread rather than on the event loop."""
 
 
+class Begun(NamedTuple):
+    """Beginning of a resumable answer, which another replica of the API has made.
+
+    id, created: of the answer, seconds since the epoch.
+    events: number of its events.
+    said: by choice, what is in them.
+    """
+
+    id: str
+    created: int
+    events: int
+    said: Sequence[Said]
+
+
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A request that can be run: a job and a choice for each answer.
@@ -60,6 +76,7 @@ class Admitted:
     model: its name, as the client has called it.
     prompt_tokens: tokens of all prompts, each counted once whatever `n`.
     caller: who pays.
+    begun: what another replica of the API has said of its answer; None: nothing.
     """
 
     model: str
@@ -68,6 +85,7 @@ class Admitted:
     choices: list[Choice]
     prompt_tokens: int
     caller: Caller
+    begun: Begun | None = None
 
     @property
     def entry(self) -> Entry:
@@ -78,9 +96,12 @@ class Admitted:
 
 
 async def admit(
-    request: ChatRequest | CompletionRequest, backend: ServingBackend, caller: Caller
+    request: ChatRequest | CompletionRequest,
+    backend: ServingBackend,
+    caller: Caller,
+    begun: Begun | None = None,
 ) -> Admitted:
-    """Make the jobs of a request, which `caller` pays for.
+    """Make the jobs of a request, which `caller` pays for; they go on behind what its answer has begun with.
 
     Raises ApiError (no such model, no room in the context, not allowed), InvalidRequest, UnknownMode, and what
     `ServingBackend.check` raises.
@@ -142,9 +163,13 @@ async def admit(
                 if request.logprobs is not None:
                     choice.expect_scores(prompt)
             choices.append(choice)
-    return Admitted(
-        request.model, tokenizer, jobs, choices, sum(len(prompt) for _, prompt in prompts), caller
-    )
+    if begun is not None:
+        jobs = [
+            replace(job, log=TokenLog(said.ids, said.origins))
+            for job, said in zip(jobs, begun.said, strict=True)
+        ]
+    read = sum(len(prompt) for _, prompt in prompts)
+    return Admitted(request.model, tokenizer, jobs, choices, read, caller, begun)
 
 
 def _most_tokens(caller: Caller, prompts: Sequence[tuple[str, Sequence[int]]], answers: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from tandem.app.api.completions.admission import Admitted
+from tandem.app.api.completions.admission import Admitted, Begun
 from tandem.app.api.completions.choice import ChoicePiece, Run, ScoredToken
 from tandem.app.api.completions.gather import ChunkCoalescer, Gather
 from tandem.app.api.completions.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
@@ -33,14 +33,11 @@ from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.completions.sse import DONE, EventWriter, error_event
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import DISCONNECTED, ApiError, api_error
+from tandem.app.api.http.kept_streams import EVENT_STREAM
 from tandem.app.api.http.rate_limit_headers import Headers, rate_limit_headers
 from tandem.app.api.http.sending import PIECE, Sending
+from tandem.deployments.access.kept.streams import Said
 
-EVENT_STREAM = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # or nginx would collect the events
-]
 _HTTP: Scope = {"type": "http"}
 
 
@@ -61,9 +58,11 @@ class AnswerResponse(Response):
         super().__init__()
         self.request, self.admitted, self._record = request, admitted, record
         self.chat = isinstance(request, ChatRequest)
-        self.id = self.new_id()
+        begun = admitted.begun
+        self.id, self.created = (self.new_id(), int(time.time())) if begun is None else begun[:2]
         record.begin(self.id, admitted)
-        self.created = int(time.time())
+        resumable = request.tandem.resumable
+        self.said = [Said() for _ in admitted.jobs] if resumable else []  # by choice, what was sent
         self._enter = partial(backend.enter, admitted.caller, admitted.entry, admitted.jobs)
         self._booked = backend.booked
         leave = partial(backend.leave, admitted.caller, admitted.entry)
@@ -105,16 +104,28 @@ class AnswerResponse(Response):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         passage = await self._enter()
+        if self.admitted.begun is not None:
+            await self._repeat(self.admitted.begun)
         async with self._gather as gather:
             self._record.passed_gate()
             self.limits = rate_limit_headers(passage)
             async for batch in gather.batches():
+                for index, piece in batch if self.said else ():
+                    self.said[index].add(piece.ids, piece.origins, piece.finish)
                 await self.take(batch, send)
                 self._record.sent_text()
             await gather.closed()
         await self._booked()  # the client is told of the end when nothing can lose the bill any more
         await self.end(scope, receive, send)
         self._record.end(200)
+
+    async def _repeat(self, begun: Begun) -> None:
+        """Say to nobody what the client has had from another replica."""
+        choices = self.admitted.choices
+        said = enumerate(zip(choices, begun.said, strict=True))
+        await self.take([(i, piece) for i, (choice, had) in said if (piece := choice.begin(had))], _nowhere)
+        for said, had in zip(self.said, begun.said, strict=True):
+            said.add(had.ids, had.origins, had.finish)
 
     def used(self) -> int:
         """Return the output tokens of all choices."""
@@ -306,6 +317,10 @@ async def send_json(reply: bytes, limits: Headers, send: Send) -> None:
     for begin in range(0, len(reply), PIECE):
         end = begin + PIECE
         await send({"type": "http.response.body", "body": reply[begin:end], "more_body": end < len(reply)})
+
+
+async def _nowhere(message: Message) -> None:
+    """Send nothing."""
 
 
 async def _silence() -> Message:

@@ -12,6 +12,7 @@ from operator import itemgetter
 from tandem.app.api.reader.metrics import Arrivals, Reading
 from tandem.app.api.tools.answer_reader import AnswerReader
 from tandem.app.api.tools.reader import CallPart, Parts
+from tandem.deployments.access.kept.streams import Said
 from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
@@ -45,7 +46,7 @@ class ChoicePiece:
     finish, stats, reading: set in the last piece.
     reasoning: new text of what the model thinks before it answers.
     calls: new parts of its calls of tools.
-    ids: the tokens, which may be ahead of the text.
+    ids, origins: the tokens, which may be ahead of the text.
     """
 
     text: str
@@ -57,6 +58,7 @@ class ChoicePiece:
     reasoning: str = ""
     calls: list[CallPart] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -121,6 +123,7 @@ class Choice:
         self.reader: AnswerReader | None = None
         self.prompt_scores: list[TokenLogprob] = []
         self._ids: list[int] = []
+        self._origins: list[Origin] = []  # of these
         self._parts = Parts()  # of the text, as the reader has split it
         self._unread: list[
             tuple[int, ScoredToken | None]
@@ -163,6 +166,14 @@ class Choice:
         if self.finish and not delta.finish:
             self._stats = self._cut_short()
 
+    def begin(self, said: Said) -> ChoicePiece | None:
+        """Take in what the choice has given out elsewhere, and return that as one piece, without stats."""
+        self.push(Delta(said.ids, said.origins))
+        piece = self.take()
+        if said.finish:
+            self.finish, self._reported = said.finish, True
+        return piece
+
     def take(self) -> ChoicePiece | None:
         """Return what is new since the last call; None if nothing is."""
         if not self._text and not self._scored and (self.finish is None or self._reported):
@@ -172,14 +183,23 @@ class Choice:
         if self.reader is not None and finish:
             self._read_end(self.reader)
             finish = "tool_calls" if self.reader.called and finish == "stop" else finish
-        piece = ChoicePiece("".join(self._text), self._runs, self._scored, finish, None, None, ids=self._ids)
+        piece = ChoicePiece(
+            "".join(self._text),
+            self._runs,
+            self._scored,
+            finish,
+            None,
+            None,
+            ids=self._ids,
+            origins=self._origins,
+        )
         if self.reader is not None:
             parts, self._parts = self._parts, Parts()
             piece.text, piece.reasoning, piece.calls = parts.content, parts.reasoning, parts.calls
         if self.finish:
             self.reading = self.arrivals.reading(self.tokens)
             piece.stats, piece.reading = self._stats, self.reading
-        self._text, self._runs, self._scored, self._ids = [], [], [], []
+        self._text, self._runs, self._scored, self._ids, self._origins = [], [], [], [], []
         return piece
 
     def _read(self, reader: AnswerReader, text: str) -> None:
@@ -298,6 +318,7 @@ class Choice:
     def _count(self, origin: Origin, ids: list[int]) -> None:
         self.tokens += len(ids)
         self._ids += ids
+        self._origins += [origin] * len(ids)
         self._last = origin
         counts = self._by_origin
         counts[origin] = counts.get(origin, 0) + len(ids)

@@ -123,6 +123,10 @@ class Gather:
                 yield delta
 
     async def _pump(self, number: int, job: Job, choice: Choice) -> None:
+        if choice.finish:  # another replica of the API has given it out
+            self._ended(number, finished=True)
+            self._notify(urgent=True)
+            return
         try:
             source = self._run(job)
             if self._paced:

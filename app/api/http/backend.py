@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.accounts import Statement
+from tandem.deployments.access.kept.streams import Outcome, StreamCopy, StreamNews
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery
@@ -59,6 +60,23 @@ class ResponseStore(Protocol):
         ...
 
 
+class StreamStore(Protocol):
+    """Keeps copies of resumable streams for all replicas of the API, as
+    `deployments.access.kept.streams.StreamCopies`. Raises Unavailable without an answer in time."""
+
+    async def take(self, owner: str, news: Sequence[StreamNews]) -> list[Outcome]:
+        """Take in news of an owner's streams; return what became of each."""
+        ...
+
+    async def claim(self, account: str, id: str, owner: str) -> StreamCopy | None:
+        """Make a stream this owner's, and return its copy; None if there is none."""
+        ...
+
+    async def forget(self, streams: Sequence[tuple[str, str]]) -> None:
+        """Forget streams, by account and id."""
+        ...
+
+
 class ServingBackend(Protocol):
     """Serves requests and says what is up; every method is called on its event loop and must not block it."""
 
@@ -80,6 +98,11 @@ class ServingBackend(Protocol):
     @property
     def tracer(self) -> Tracer | None:
         """Tracer of requests; None: nothing is traced."""
+        ...
+
+    @property
+    def streams(self) -> StreamStore | None:
+        """Copies of resumable streams; None where there is but one process."""
         ...
 
     @property

@@ -20,13 +20,13 @@ F = TypeVar("F", bound=BaseModel)
 
 async def body_of(request: Request, form: type[F], limits: ApiSettings) -> F:
     """Read and validate the body. Raises ApiError, ValidationError."""
+    return form.model_validate_json(await read_body(request, limits))
+
+
+async def read_body(request: Request, limits: ApiSettings) -> bytes:
+    """Read the whole body. Raises ApiError if it is no JSON, too large or too slow, or the client leaves."""
     check_json(request)
-    return form.model_validate_json(await _read(request, limits.body_bytes, limits.body_s))
-
-
-async def _read(request: Request, limit: int, within_s: float) -> bytes:
-    """Read the whole body. Raises ApiError if it exceeds `limit` bytes, takes longer than `within_s` seconds, or the
-    client leaves."""
+    limit, within_s = limits.body_bytes, limits.body_s
     if int(request.headers.get("content-length", 0)) > limit:
         raise body_too_large(limit)
     body = bytearray()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tandem.deployments.access.kept_responses import KeptSettings
+from tandem.deployments.access.kept.responses import KeptSettings
 from tandem.deployments.config.settings import ServerTls, Strict
 
 

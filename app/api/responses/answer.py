@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from tandem.app.api.completions.admission import Admitted
-from tandem.app.api.completions.answer import EVENT_STREAM, AnswerResponse, send_json
+from tandem.app.api.completions.admission import Admitted, Begun
+from tandem.app.api.completions.answer import AnswerResponse, send_json
 from tandem.app.api.completions.choice import ChoicePiece, ScoredToken
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.logprobs import chat_logprobs
@@ -20,6 +20,7 @@ from tandem.app.api.completions.objects import tandem
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import ApiError
+from tandem.app.api.http.kept_streams import EVENT_STREAM
 from tandem.app.api.responses.form import ResponseChat, ResponseForm
 from tandem.app.api.responses.items import Item, parsed, shown
 from tandem.app.api.responses.objects import (
@@ -190,6 +191,10 @@ class StreamedResponse(ResponseAnswer):
             events += self._event("response.in_progress", {"response": begun})
         events += b"".join([self._event(*event) for event in self._taken(batch)])
         await send({"type": "http.response.body", "body": events, "more_body": True})
+
+    async def _repeat(self, begun: Begun) -> None:
+        await super()._repeat(begun)
+        self._number = begun.events
 
     async def end(self, scope: Scope, receive: Receive, send: Send) -> None:
         last, response = await self._finished()

@@ -7,16 +7,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 from fastapi import FastAPI, Query, Request, Response
 
-from tandem.app.api.completions.admission import admit
-from tandem.app.api.completions.endpoint import answered, kept
+from tandem.app.api.completions.admission import Begun, admit
+from tandem.app.api.completions.endpoint import Answering
 from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.http.auth import authenticate
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.bodies import described
 from tandem.app.api.http.errors import ApiError
-from tandem.app.api.http.kept_streams import KeptStreams
-from tandem.app.api.responses.answer import Asked, Conversation, StreamedResponse, WholeResponse
+from tandem.app.api.responses.answer import (
+    Asked,
+    Conversation,
+    ResponseAnswer,
+    StreamedResponse,
+    WholeResponse,
+)
 from tandem.app.api.responses.form import ResponseForm
 from tandem.app.api.responses.items import Item
 from tandem.app.api.responses.objects import DeletedResponse, InputItems, ResponseObject
@@ -28,11 +33,13 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
 
 
 def add_responses(
-    api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer, streams: KeptStreams
+    api: FastAPI, backend: ServingBackend, coalescer: ChunkCoalescer, answering: Answering
 ) -> None:
     """Add the endpoints."""
 
-    async def respond(form: ResponseForm, caller: Caller, payer: Caller, record: Record) -> Response:
+    async def make(
+        form: ResponseForm, caller: Caller, payer: Caller, record: Record, begun: Begun | None
+    ) -> ResponseAnswer:
         before: list[Item] = []
         if form.previous_response_id is not None:
             found = await _kept(backend, caller.account, form.previous_response_id)
@@ -41,10 +48,11 @@ def add_responses(
             before = found.whole()
         asked = Asked(form, before, caller.account)
         chat = asked.chat()
-        admitted = await admit(chat, backend, payer)
+        admitted = await admit(chat, backend, payer, begun)
         kind = StreamedResponse if form.stream else WholeResponse
-        answer = kind(asked, chat, admitted, backend, coalescer, record)
-        return kept(answer, caller.account, streams, backend.api) if form.tandem.resumable else answer
+        return kind(asked, chat, admitted, backend, coalescer, record)
+
+    answering.add("/v1/responses", ResponseForm, make)
 
     @api.post(
         "/v1/responses",
@@ -53,7 +61,7 @@ def add_responses(
         openapi_extra=described(ResponseForm),
     )
     async def responses(request: Request) -> Response:
-        return await answered(request, ResponseForm, backend, respond)
+        return await answering.answer(request, "/v1/responses")
 
     @api.get("/v1/responses/{id}", response_model=ResponseObject, responses=_STREAMED)
     async def response(
@@ -63,10 +71,9 @@ def add_responses(
         starting_after: Annotated[int | None, Query(ge=0)] = None,
     ) -> Response:
         """Show a response that is still kept, or with `stream` the events of a resumable one, behind one of them."""
-        caller = await authenticate(request, backend)
         if stream:
-            after = -1 if starting_after is None else starting_after
-            return streams.resume(caller.account, id, after, backend.api.resume_s)
+            return await answering.rest(request, id, -1 if starting_after is None else starting_after)
+        caller = await authenticate(request, backend)
         if starting_after is not None:
             message = "starting_after is only allowed where stream is true"
             raise ApiError(400, message, code="invalid_value", param="starting_after")

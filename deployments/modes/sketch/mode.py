@@ -175,11 +175,11 @@ class SketchRun(ModeRun):
         self._expected = 0  # tokens of the answer
         self._written: list[int] = []  # of the sketch
         self._lines = 0  # of it, that were shown
-        self._shown = 0  # tokens of the log that these are
+        self._shown = job.log.origins.count(Origin.SKETCH)  # tokens of the log that these are
         self._plan: SketchPlan | None = None
         self._opening: Opening | None = None
         self._expansion: Expansion | None = None
-        self._in_full = self._suits = False
+        self._in_full, self._suits = bool(job.log), False
         self._pace_s = 0.0  # seconds that the target has taken for a token of this request; 0: not known yet
 
     async def run(

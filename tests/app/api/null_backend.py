@@ -21,7 +21,8 @@ from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Accounts, Statement
-from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
+from tandem.deployments.access.kept.responses import KeptResponses, KeptSettings
+from tandem.deployments.access.kept.streams import StreamCopies
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, Role
 from tandem.deployments.access.teams import TeamStatement
@@ -137,7 +138,7 @@ class NullBackend:
         self.tracer: Tracer | None = None
         self.behind_proxy = False
         self.api = ApiSettings()
-        self.responses = KeptResponses(KeptSettings())
+        self.responses, self.streams = KeptResponses(KeptSettings()), StreamCopies(60.0)
         self.accounts = Accounts()
         policies = RouterSettings()
         assigner = Assigner(policies.collaboration.create(), policies.routing.create, 8)
@@ -266,7 +267,7 @@ class NullBackend:
             asked = msgspec.structs.replace(
                 job.sampling, temperature=0.0, stop=(), logprobs=-1, stop_tokens=stops, grammar=None
             )
-            session = await self.engine.open(job.prompt, asked)
+            session = await self.engine.open(job.prompt, asked, job.log.ids)
             try:
                 async with aclosing(self._deltas(job, session, stops)) as deltas:
                     async for delta in deltas:
@@ -281,6 +282,7 @@ class NullBackend:
         origins, score = cycle(self.origins[job.mode or "cloud"]), next(self.scores)
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
         stats.forecast = self.forecast
+        stats.tokens, stats.by_origin = len(job.log), job.log.by_origin()
         stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
         if job.scored:
             yield Delta([], [], prompt_logprobs=[TokenLogprob(-float(token)) for token in job.prompt[1:]])

@@ -22,19 +22,33 @@ class Standing:
     def __init__(self) -> None:
         self.backend = NullBackend()
 
+    @property
+    def streams(self) -> Any:
+        return _Streams(self)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
 
 
+class _Streams:
+    """The copies of the backend that there is at the moment."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._standing.backend.streams, name)
+
+
 @cache
-def _standing() -> tuple[Standing, FastAPI]:
+def _standing(replica: int) -> tuple[Standing, FastAPI]:
     backend: Any = Standing()
     return backend, create_api(backend, backend)
 
 
-def api_of(backend: NullBackend) -> FastAPI:
-    """Return the API, which answers from this backend until it is given another one."""
-    standing, api = _standing()
+def api_of(backend: NullBackend, replica: int = 0) -> FastAPI:
+    """Return a replica of the API, which answers from this backend until it is given another one."""
+    standing, api = _standing(replica)
     standing.backend = backend
     return api
 

@@ -19,6 +19,7 @@ from tandem.app.api.http import kept_streams
 from tandem.app.api.http.errors import DISCONNECTED
 from tandem.app.api.http.kept_streams import KeptStream
 from tandem.app.api.http.settings import ApiSettings
+from tandem.deployments.access.kept.streams import StreamCopies
 from tandem.deployments.access.keys import Role
 from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import NullBackend, times, uploading
@@ -205,6 +206,8 @@ async def test_streams_without_a_client_make_room(
     size = sum(len(f"id: {id}\ndata: {data}\n\n".encode()) for id, data in first)
     monkeypatch.setattr(kept_streams, "MOST_BYTES", int(1.5 * size))
     second = events((await http.post(PATH, json=CHAT)).text)
+    assert isinstance(backend.streams, StreamCopies)
+    await backend.streams.forget([("anonymous", first[0][0].partition(":")[0])])
     assert (await http.post(PATH, headers={"Last-Event-ID": first[-1][0]})).status_code == 404
     assert (await http.post(PATH, headers={"Last-Event-ID": second[-1][0]})).status_code == 200
 

@@ -11,7 +11,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response
 
-from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
+from tandem.deployments.access.kept.responses import KeptResponses, KeptSettings
 from tandem.engine.base import EngineStopped
 from tests.app.api.null_backend import TOKENIZER, NullBackend
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.deployments.access.kept_responses import KeptResponses, KeptSettings
+from tandem.deployments.access.kept.responses import KeptResponses, KeptSettings
 
 
 class Clock:

@@ -1,0 +1,159 @@
+"""Resumable streams go on at another replica of the API: every event once, whatever has become of the first one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from tandem.deployments.access.kept.streams import Outcome, StreamCopies, StreamNews
+from tandem.deployments.request.assignment import Unavailable
+from tests.app.api.http.test_kept_streams import CHAT, PATH, SAYS, broken_off, events, said
+from tests.app.api.null_backend import NullBackend, times
+from tests.app.api.one_api import api_of, openai_at
+from tests.servers import served
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
+    backend = NullBackend(says=SAYS, ledger=tmp_path / "ledger.sqlite")
+    await backend.treasury.open()
+    yield backend
+    await backend.treasury.close()
+
+
+@asynccontextmanager
+async def another(backend: NullBackend) -> AsyncIterator[httpx.AsyncClient]:
+    """Start another replica of the API."""
+    async with (
+        served(api_of(backend, replica=1)) as address,
+        httpx.AsyncClient(base_url=address, timeout=20, trust_env=False) as http,
+    ):
+        yield http
+
+
+async def rest(http: httpx.AsyncClient, last: str) -> list[tuple[str, str]]:
+    reply = await http.post(PATH, headers={"Last-Event-ID": last})
+    assert reply.status_code == 200, reply.text
+    return events(reply.text)
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"stop": ["bridges,"]}, {"logprobs": True}], ids=["plain", "stop", "scored"]
+)
+async def test_it_goes_on_where_it_is_asked_for(
+    address: str, backend: NullBackend, asked: dict[str, Any]
+) -> None:
+    async with another(backend) as http:
+        whole = said(events((await http.post(PATH, json=CHAT | asked)).text))
+        before = await broken_off(address, backend, after=5, **asked)
+        backend.hold_after = None
+        after = await rest(http, before[-1][0])
+    name, _, _ = before[0][0].partition(":")
+    assert [id for id, _ in before + after] == [f"{name}:{n}" for n in range(len(before + after))]
+    assert said(before + after) == whole
+    assert after[-1][1] == "[DONE]"
+    chunks = [json.loads(data) for _, data in before + after[:-1]]
+    assert {chunk["id"] for chunk in chunks} == {name}
+    assert len({chunk["created"] for chunk in chunks}) == 1
+    assert [n for n, chunk in enumerate(chunks) if "role" in chunk["choices"][0]["delta"]] == [0]
+    tokens = chunks[-1]["tandem"]["stats"]["tokens"]
+    assert tokens["output"] == sum(tokens["by_origin"].values())
+    assert len(backend.jobs[-1].log) >= 5
+
+
+async def test_the_first_replica_ends_what_has_moved(address: str, backend: NullBackend) -> None:
+    before = await broken_off(address, backend, after=5)
+    async with another(backend) as http:
+        backend.hold_after = 9
+        async with http.stream("POST", PATH, headers={"Last-Event-ID": before[-1][0]}):
+            await times(1, backend.held)  # at the second replica
+            backend.go.set()  # the first one goes on, and hears whose it is
+            await times(1, backend.closed)
+    async with httpx.AsyncClient(base_url=address, timeout=20, trust_env=False) as http:
+        assert said(before + await rest(http, before[-1][0])) == SAYS, "it may come back"
+
+
+async def test_a_whole_one_is_sent_from_its_copy(http: httpx.AsyncClient, backend: NullBackend) -> None:
+    found = events((await http.post(PATH, json=CHAT)).text)
+    async with another(backend) as other:
+        assert await rest(other, found[0][0]) == found[1:]
+        reply = await other.post(PATH, headers={"Last-Event-ID": f"{found[0][0].partition(':')[0]}:9999"})
+        assert reply.status_code == 400
+        name = found[0][0].partition(":")[0]
+        assert (await other.delete(f"{PATH}/{name}")).json()["deleted"] is True
+        assert (await other.delete(f"{PATH}/{name}")).status_code == 404
+    assert len(backend.jobs) == 1
+
+
+async def test_of_several_choices_each_goes_on(http: httpx.AsyncClient, backend: NullBackend) -> None:
+    backend.hold_after = 5
+    before: list[tuple[str, str]] = []
+    async with http.stream("POST", PATH, json=CHAT | {"n": 2}) as reply:
+        text = ""
+        async for part in reply.aiter_text():
+            text += part
+            before = events(text)
+            if by_choice(before) == [SAYS.encode()[:5].decode()] * 2:
+                break
+    backend.hold_after = None
+    async with another(backend) as other:
+        assert by_choice(before + await rest(other, before[-1][0])) == [SAYS] * 2
+
+
+def by_choice(found: Sequence[tuple[str, str]]) -> list[str]:
+    texts = ["", ""]
+    for choice in (c for _, data in found if data != "[DONE]" for c in json.loads(data)["choices"]):
+        texts[choice["index"]] += choice["delta"]["content"]
+    return texts
+
+
+async def test_responses_as_openai_resumes_them(openai: AsyncOpenAI, backend: NullBackend) -> None:
+    backend.hold_after = 5
+    stream = await openai.responses.create(
+        model="null", input="Hello?", stream=True, extra_body={"tandem": {"resumable": True}}
+    )
+    before = [await anext(stream) for _ in range(6)]
+    await stream.close()
+    backend.hold_after = None
+    id, last = before[0].response.id, before[-1].sequence_number
+    async with served(api_of(backend, replica=1)) as address, openai_at(address) as other:
+        following = await other.responses.retrieve(id, stream=True, starting_after=last)
+        rest = [event async for event in following]
+    assert [event.sequence_number for event in before + rest] == list(range(len(before + rest)))
+    assert rest[-1].response.output_text == SAYS
+    assert "".join(event.delta for event in before + rest if event.type.endswith("text.delta")) == SAYS
+
+
+class Deaf(StreamCopies):
+    """Copies of which nothing is heard."""
+
+    def __init__(self) -> None:
+        super().__init__(60.0)
+        self.asked = 0
+
+    async def take(self, owner: str, news: Sequence[StreamNews]) -> list[Outcome]:
+        self.asked += 1
+        raise Unavailable("no key service")
+
+    async def claim(self, account: str, id: str, owner: str) -> None:
+        raise Unavailable("no key service")
+
+
+async def test_without_a_place_for_copies_streams_go_on(
+    address: str, http: httpx.AsyncClient, backend: NullBackend
+) -> None:
+    backend.streams = deaf = Deaf()
+    async with another(backend) as other:
+        found = events((await other.post(PATH, json=CHAT)).text)
+        assert said(found) == SAYS
+        assert await rest(other, found[0][0]) == found[1:]
+        reply = await other.post(PATH, headers={"Last-Event-ID": "chatcmpl-1:3"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "unavailable")
+    assert deaf.asked
