@@ -121,9 +121,8 @@ class AnswerResponse(Response):
 
     async def _repeat(self, begun: Begun) -> None:
         """Say to nobody what the client has had from another replica."""
-        choices = self.admitted.choices
-        said = enumerate(zip(choices, begun.said, strict=True))
-        await self.take([(i, piece) for i, (choice, had) in said if (piece := choice.begin(had))], _nowhere)
+        pairs = enumerate(zip(self.admitted.choices, begun.said, strict=True))
+        await self.take([(i, piece) for i, (choice, had) in pairs if (piece := choice.begin(had))], _nowhere)
         for said, had in zip(self.said, begun.said, strict=True):
             said.add(had.ids, had.origins, had.finish)
 

@@ -268,7 +268,7 @@ class KeptStreams:
                 self._copier.forget(stream.account, stream.id)
 
     def _drop(self, id: str) -> None:
-        del self._kept[id]
+        self._kept.pop(id).changed = KeptStream.release  # nothing of it is copied any more
         if (timer := self._timers.pop(id, None)) is not None:
             timer.cancel()
         if (task := self._tasks.pop(id, None)) is not None:

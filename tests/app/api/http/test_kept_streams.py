@@ -110,6 +110,7 @@ async def test_without_the_client_it_ends_after_a_while(
     before = await broken_off(address, backend, after=5)
     await times(1, backend.closed)
     assert (await backend.engine.stats()).sessions == 0
+    assert len(backend.observations) == 1, "all that its end changes comes before"
     reply = await http.post(PATH, headers={"Last-Event-ID": before[-1][0]})
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "stream_not_found")
     assert [seen.status for seen in backend.observations] == [DISCONNECTED]
