@@ -36,7 +36,7 @@ test: lint
 # What CI runs: with vLLM, other people's clients, the page in a browser (Chromium, where there is one), the notebooks, the training
 # commands and long simulations; then, whatever those found, what
 # measures time.
-test-all: lint vllm clients page
+test-all: lint vllm clients
 	@status=0; \
 	$(PYTEST) -n 2 -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
 	$(RUN) -m pytest -m "alone and not nightly" --hypothesis-profile=all || status=1; \
