@@ -96,9 +96,10 @@ async def test_an_expansion() -> None:
     await asyncio.gather(target.close(), small.close())
     assert stats.figures["sketch"].sketches == 1
     mode = "request/sketch"
+    written_and_judged = ("connect", "open", "decode", "cancel", "extend", "score")
     assert set(found.paths) == {
         *of_endpoints("sketch", "connect", "open", "decode", "cancel", "expansion"),
-        *(f"{mode}/expansion/{each}" for each in ("connect", "open", "decode", "cancel")),
+        *(f"{mode}/expansion/{each}" for each in written_and_judged),
     }
     (writing,) = [span for span in found.spans if span.name == "expansion"]
     written = [span for span in found.spans if span.parent == writing.id and span.name == "decode"]
