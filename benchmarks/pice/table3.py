@@ -12,14 +12,18 @@ The paper does not say how many questions a run has. Overloaded as the cloud is,
 them. So latency is of runs of 80, as MT-bench and Vicuna-bench have, in which cloud-only comes near to the paper's own;
 answers a minute are of runs of 800, where beginning and end count little.
 
-Rivals: the static scheduler, which decides by length alone; the same money on places, five more (at 32,000 $ for 20),
-as if they made no step longer; routing by difficulty, an oracle's that knows how long answers are and leaves those of
-up to so many tokens to devices as gave the most answers a minute on another seed, with Llama3-70B and as long as
-devices refuse nobody. What is answered there is the small model's own, without a sketch: this table is blind to quality
-(see `pice_quality`).
+Rivals: Tandem's own fused speculation with a drafter of 1.5B beside the target, whose step times are the target's by
+their parameters, at acceptances of 0.7 and 0.8 (lossless, no devices; short runs only); with it, mode sketch writes
+sketches and answers in full so. The static scheduler, which decides by length alone. The same money on places, five
+more (at 32,000 $ for 20), as if they made no step longer. Routing by difficulty, an oracle's that knows how long the
+answers are and leaves those of up to so many tokens to devices as gave the most answers a minute on another seed, with
+Llama3-70B and as long as devices refuse nobody. What is answered there is the small model's own, without a sketch: this
+table is blind to quality (see `pice_quality`).
 
 llama70b_x: PICE's answers a minute over cloud-only's. llama70b_latency_cut: of the mean latency.
 worst_column_x: the least of all LLMs' ratios, in short runs and long ones.
+worst_over_best: answers a minute of mode sketch with a drafter over the best of cloud-only, more places and speculation
+    with that drafter; the least of all LLMs, seeds and acceptances, in short runs.
 <llm>_x, <llm>_short_x, <llm>_latency_cut; more_places_x, static_x, routing_x: the rivals', with Llama3-70B.
 All medians over seeds.
 """
@@ -28,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -41,6 +46,7 @@ from tandem.simulator.workload import build
 
 PROFILE = "jetson-orin-qwen15b"
 ANSWER, SKETCH = 500, 200  # tokens (section II-B)
+DRAFTER_BILLIONS = 1.5  # parameters of Tandem's drafter beside the target; the paper has none
 PER_MINUTE = 30.0  # that come (section V-B)
 SHORT, LONG = 80, 800  # questions of a run
 BANDWIDTH = 100  # megabits/s
@@ -54,12 +60,14 @@ class Llm(NamedTuple):
 
     per_minute, latency_s: of cloud-only.
     alone: tokens/s of a single answer (table I).
+    billions: parameters.
     pice_per_minute, pice_latency_s: the paper's own, to be shown beside ours.
     """
 
     per_minute: float
     latency_s: float
     alone: float
+    billions: float
     pice_per_minute: float
     pice_latency_s: float
 
@@ -75,13 +83,19 @@ class Llm(NamedTuple):
         sequence_s = (full_s - 1 / self.alone) / (places - 1)
         return {"base_s": max(0.0, 1 / self.alone - sequence_s), "sequence_s": sequence_s}
 
+    def draft_steps(self, places: int) -> dict[str, float]:
+        """Return the step times of a drafter beside it: the target's, by their parameters."""
+        return {
+            name: seconds * DRAFTER_BILLIONS / self.billions for name, seconds in self.steps(places).items()
+        }
 
-LLAMA70B = Llm(16.33, 121.54, 18.82, 25.98, 75.15)
+
+LLAMA70B = Llm(16.33, 121.54, 18.82, 70, 25.98, 75.15)
 LLMS = {
-    "Qwen2.5-72B": Llm(14.891, 138.62, 18.19, 21.24, 97.34),
+    "Qwen2.5-72B": Llm(14.891, 138.62, 18.19, 72, 21.24, 97.34),
     "Llama3-70B": LLAMA70B,
-    "Qwen2.5-32B": Llm(32.13, 72.32, 22.13, 34.81, 61.22),
-    "Llama3-8B": Llm(75.51, 28.57, 76.5, 70.48, 30.21),
+    "Qwen2.5-32B": Llm(32.13, 72.32, 22.13, 32, 34.81, 61.22),
+    "Llama3-8B": Llm(75.51, 28.57, 76.5, 8, 70.48, 30.21),
 }
 FIGURES = {
     "Qwen2.5-72B": "qwen72b",
@@ -99,12 +113,14 @@ class System:
     places: in the cloud.
     sketch: settings.
     easy: longest answer, in tokens, that goes to devices.
+    acceptance: of a drafter beside the target; 0: there is none.
     """
 
     mode: str = "cloud"
     places: int = PLACES
     sketch: Mapping[str, Any] = field(default_factory=dict)
     easy: int = 0
+    acceptance: float = 0.0
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -123,6 +139,11 @@ SYSTEMS = {
         "sketch", sketch={"sketching": {"name": "always", "parameters": {"share": SKETCH / ANSWER}}}
     ),
     "more places": System(places=PLACES + MORE_PLACES),
+    **{
+        f"{name} {acceptance}": System(mode, acceptance=acceptance)
+        for acceptance in (0.7, 0.8)
+        for name, mode in (("speculation", "speculative"), ("PICE with drafter", "sketch"))
+    },
 }
 EASY = (300, 400, 500, 600)
 CHOOSING = 1000  # the seed that is chosen on
@@ -175,7 +196,7 @@ def setting(cell: Cell) -> Config:
                 "prompt": {"mean": 60, "cv": 0.5, "least": 8},
                 "output": {"mean": ANSWER, "cv": SPREAD, "least": 100, "most": 1500},
                 "arrival": {"kind": "poisson", "rate_per_s": (cell.arrivals or llm.arrivals) / 60},
-                "acceptance": {"kind": "alpha", "alpha": 0.0},
+                "acceptance": {"kind": "alpha", "alpha": system.acceptance},
                 "seed": cell.seed,
             },
             "sketch": {"share": SKETCH / ANSWER, **system.sketch},
@@ -184,6 +205,7 @@ def setting(cell: Cell) -> Config:
                 {
                     "model": cell.llm,
                     "measured": llm.steps(system.places),
+                    **({"measured_draft": llm.draft_steps(system.places)} if system.acceptance else {}),
                     "engine": {
                         "max_sessions": system.places,
                         "max_waiting": 1_000_000,
@@ -230,7 +252,7 @@ def columns(seeds: Sequence[int], systems: Mapping[str, System], sizes: Sequence
         for llm in LLMS
         for system in systems.values()
         for seed in seeds
-        if llm == "Llama3-70B" or not system.easy
+        if (llm == "Llama3-70B" or not system.easy) and (questions == min(sizes) or not system.acceptance)
     ]
 
 
@@ -258,6 +280,12 @@ def latency_cut(found: Outcomes, ours: System, seeds: Sequence[int], llm: str, q
     )
 
 
+def rivals(ours: System, systems: Mapping[str, System]) -> list[System]:
+    """Return what a cloud can be without sketches, with the same drafter or none."""
+    alone = [system for system in systems.values() if system.mode != "sketch" and not system.easy]
+    return [system for system in alone if system.acceptance in (0.0, ours.acceptance)]
+
+
 def figures(
     found: Outcomes, seeds: Sequence[int], systems: Mapping[str, System], sizes: Sequence[int]
 ) -> dict[str, float]:
@@ -271,8 +299,19 @@ def figures(
         values[f"{name}_latency_cut"] = latency_cut(found, PICE, seeds, llm, short)
         ratios += [values[f"{name}_x"], values[f"{name}_short_x"]]
     values["worst_column_x"] = min(ratios)
+    values["worst_over_best"] = min(
+        (
+            found[Cell(llm, ours, short, seed)].per_minute
+            / max(found[Cell(llm, rival, short, seed)].per_minute for rival in rivals(ours, systems))
+            for ours in systems.values()
+            if ours.mode == "sketch" and ours.acceptance
+            for llm in FIGURES
+            for seed in seeds
+        ),
+        default=inf,
+    )
     for name, system in systems.items():
-        if system not in (CLOUD, PICE):
+        if system not in (CLOUD, PICE) and not system.acceptance:
             values[f"{name.replace(' ', '_')}_x"] = ratio(found, system, seeds, "Llama3-70B", long)
             values[f"{name.replace(' ', '_')}_latency_cut"] = latency_cut(
                 found, system, seeds, "Llama3-70B", short
@@ -292,15 +331,16 @@ def _show(found: Outcomes, seeds: Sequence[int], systems: Mapping[str, System], 
                 CLOUD: f"{published.per_minute} / {published.latency_s} s",
                 PICE: f"{published.pice_per_minute} / {published.pice_latency_s} s",
             }
-            runs = {size: [found[Cell(llm, system, size, seed)] for seed in seeds] for size in sizes}
+            there = [size for size in sizes if Cell(llm, system, size, seeds[0]) in found]
+            runs = {size: [found[Cell(llm, system, size, seed)] for seed in seeds] for size in there}
             rows.append(
                 [
                     llm,
                     name,
-                    report.spread([run.per_minute for run in runs[long]]),
+                    report.spread([run.per_minute for run in runs[long]]) if long in runs else "",
                     report.spread([run.per_minute for run in runs[short]]),
                     report.spread([run.latency_s for run in runs[short]]),
-                    f"{median(run.sketched for run in runs[long]):.2f}",
+                    f"{median(run.sketched for run in runs[there[-1]]):.2f}",
                     paper[system] if system in (CLOUD, PICE) else "",
                 ]
             )

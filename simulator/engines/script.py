@@ -68,12 +68,13 @@ class Script:
         """Return a drafter's next `count` tokens from a position, up to its EOS."""
         request = self._requests[number]
         acceptance, last = request.acceptance or (), request.output_tokens - 1
+        first = self._firsts.get(number, TOKEN)
         ids: list[int] = []
         for i, right in enumerate(acceptance[position : position + count], position):
             if not right:
                 ids.append(WRONG)
             elif i < last:
-                ids.append(TOKEN + i)
+                ids.append(first + i)
             else:
                 ids.append(EOS)
                 return ids

@@ -73,8 +73,10 @@ class ScriptedFormat:
         return self._asked(question, first, outline)
 
     def _asked(self, question: Question, first: int, outline: Outline) -> list[int]:
+        """Return the prompt. A drafter is as often right about the sketch as about the answer's beginning."""
         tokens = len(question.prompt) + self._shape.asking
-        return [*self._script.add(Request(0.0, tokens, outline.tokens + 1), first)]
+        acceptance = self._script.request(question.prompt[0]).acceptance
+        return [*self._script.add(Request(0.0, tokens, outline.tokens + 1, acceptance), first)]
 
     def _drawn(self, number: int, request: Request, extent: Extent | None) -> Outline:
         shape = self._shape

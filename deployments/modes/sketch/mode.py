@@ -21,15 +21,18 @@ import msgspec
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services
 from tandem.deployments.modes.sketch.expansion import UNSEEN_RATE, Expansion, expanding_devices
 from tandem.deployments.modes.sketch.opening import IDLE, Opening
-from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchPlan
+from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchBriefing, SketchPlan
 from tandem.deployments.modes.sketch.scheduler import Expansions
 from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.modes.sketch.verification import DoubtsByModel
+from tandem.deployments.modes.sketch.writing import Writer
+from tandem.deployments.modes.speculative.mode import SpeculativeMode
+from tandem.deployments.modes.speculative.settings import SpeculativeSettings
 from tandem.deployments.request.job import Delta, Figures, Job, UnknownMode
-from tandem.deployments.request.pools import VERIFIER
-from tandem.deployments.request.session import EndpointSession, EndpointSessions
+from tandem.deployments.request.pools import DRAFTER, VERIFIER
+from tandem.deployments.request.session import EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
-from tandem.engine.base import ContextOverflow, Grammar, Sampling, Tokens
+from tandem.engine.base import ContextOverflow, Grammar, Sampling
 from tandem.engine.sketch.base import Extent, Question, Sketch, SketchFormat
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.doubts import Doubts
@@ -100,7 +103,11 @@ class SketchMode(Mode):
     """The target writes a sketch, small models expand it in parallel."""
 
     name = NAME
-    roles = (EndpointRole("target", VERIFIER),)
+    roles = (
+        EndpointRole("target", VERIFIER),
+        EndpointRole("drafter", DRAFTER, needed=False, expendable=True),
+    )
+    briefing = SketchBriefing
     section, settings, options = NAME, SketchSettings, SketchOptions
     router = Expansions
     figures = Sketched
@@ -108,6 +115,7 @@ class SketchMode(Mode):
 
     def __init__(self, settings: SketchSettings, services: Services) -> None:
         self._settings, self._format, self._expanders = settings, services.format, Expanders(services)
+        self._speculation = SpeculativeMode(SpeculativeSettings(), services)
         self._seen = Seen()
         self._shortest = settings.sketching.create().shortest
 
@@ -115,7 +123,8 @@ class SketchMode(Mode):
         self._here()
 
     def start(self, job: Job) -> ModeRun:
-        return SketchRun(job, self._settings, self._here(), self._expanders, self._seen, self._shortest)
+        format, writer = self._here(), Writer(self._speculation, self._seen.target_token_s)
+        return SketchRun(job, self._settings, format, self._expanders, self._seen, self._shortest, writer)
 
     def _here(self) -> SketchFormat:
         if self._format is None:
@@ -163,12 +172,13 @@ class SketchRun(ModeRun):
         expanders: Expanders,
         seen: Seen,
         shortest: int,
+        writer: Writer,
     ) -> None:
         self.figures: Sketched = Sketched()
         self._began_s = asyncio.get_running_loop().time()
         self._job, self._settings, self._seen, self._shortest = job, settings, seen, shortest
         self._options = job.asked(SketchOptions)
-        self._format, self._expanders = format, expanders
+        self._format, self._expanders, self._writer = format, expanders, writer
         self._question = job.question or Question(job.prompt)
         self._prompt: list[int] | None = None  # for the sketch
         self._extent: Extent | None = None  # that was asked for
@@ -180,11 +190,11 @@ class SketchRun(ModeRun):
         self._opening: Opening | None = None
         self._expansion: Expansion | None = None
         self._in_full, self._suits = bool(job.log), False
-        self._pace_s = 0.0  # seconds that the target has taken for a token of this request; 0: not known yet
 
     async def run(
         self, sessions: EndpointSessions, log: TokenLog, briefing: object
     ) -> AsyncGenerator[Delta, None]:
+        self._writer.assigned(sessions, briefing)
         self._resume()
         try:
             if self._expansion is None and not self._in_full:
@@ -192,7 +202,7 @@ class SketchRun(ModeRun):
                     async for delta in lines:
                         yield delta
             whole = self._expansion is None or self._expansion.given_up
-            parts = self._decode(sessions["target"], log) if whole else self._expand(sessions, log)
+            parts = self._decode(log) if whole else self._expand(sessions, log)
             async with aclosing(parts) as deltas:
                 async for delta in deltas:
                     yield delta
@@ -216,20 +226,16 @@ class SketchRun(ModeRun):
 
     async def _sketch(self, sessions: EndpointSessions, log: TokenLog) -> AsyncGenerator[Delta, None]:
         """Have it written. Afterwards there is an expansion, or the answer is to be in full."""
-        format, target = self._format, sessions["target"]
+        format = self._format
         if self._prompt is None and (reason := await self._asking()):
             self._refuse(reason)
             return
         sketch, reason = Sketch(), ""
         while self._prompt is not None:
             sampling = _of_sketch(self._job.sampling, format.sketch_form(self._extent))
-            try:
-                await target.open(self._prompt, sampling, self._written)
-            except ContextOverflow:  # asking for it takes more words than the question
-                self._refuse(NO_ROOM)
-                return
+            job = replace(self._job, prompt=tuple(self._prompt), sampling=sampling)
             again = None
-            async with aclosing(self._timed(target)) as stream:
+            async with aclosing(self._within_context(self._writer.write(job, self._written))) as stream:
                 async for tokens in stream:
                     self._written += tokens.ids
                     sketch = self._read(tokens.finish)
@@ -247,14 +253,25 @@ class SketchRun(ModeRun):
                         self._open(sessions, sketch)
                     elif more := self._opening.fresh():
                         yield self._opened(more, log)
-            await target.cancel()
+            await self._writer.stop()
             if again is None:
                 break
             self._prompt, self._written = again, []
+        if self._in_full:
+            return
         if reason:
             self._refuse(reason)
         else:
             self._begin_expansion(sketch)
+
+    async def _within_context(self, sketch: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+        """Yield the sketch, unless asking for it takes more words than the question, and than the context has."""
+        async with aclosing(sketch) as deltas:
+            try:
+                async for delta in deltas:
+                    yield delta
+            except ContextOverflow:
+                self._refuse(NO_ROOM)
 
     def _open(self, sessions: EndpointSessions, sketch: Sketch) -> None:
         """Have the target begin with the first sentence, if it can by now."""
@@ -380,7 +397,8 @@ class SketchRun(ModeRun):
             PlanRequest(
                 request=job.id,
                 expected=expected,
-                target_token_s=self._seen.target_token_s.value or self._pace_s,
+                target_token_s=self._seen.target_token_s.value or self._writer.pace_s,
+                speculates=self._writer.speculates,
                 min_quality=self._options.min_quality,
                 devices=expanding_devices(job),
             )
@@ -421,11 +439,11 @@ class SketchRun(ModeRun):
                     if finish is not None:
                         return
         self.figures.finished += 1
-        async with aclosing(self._decode(sessions["target"], log)) as deltas:
+        async with aclosing(self._decode(log)) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def _decode(self, target: EndpointSession, log: TokenLog) -> AsyncGenerator[Delta, None]:
+    async def _decode(self, log: TokenLog) -> AsyncGenerator[Delta, None]:
         """Let the target continue by itself. A sketch that was shown is not part of its answer."""
         job, shown = self._job, self._shown
         room = msgspec.structs.replace(
@@ -433,33 +451,14 @@ class SketchRun(ModeRun):
             max_tokens=job.sampling.max_tokens - shown,
             waited_s=asyncio.get_running_loop().time() - self._began_s if self._written else 0.0,
         )
-        await target.cancel()
-        await target.open(job.prompt, room, log.ids[shown:])
-        async with aclosing(self._timed(target)) as stream:
-            async for tokens in stream:
-                ids = tokens.ids
-                if tokens.finish is not None and self._suits and self._expansion is None:
-                    self._seen.answer_tokens.note(len(log) - shown + len(ids))
-                yield Delta(
-                    ids, [Origin.CLOUD] * len(ids), tokens.finish, logprobs=tokens.logprobs, position=len(log)
-                )
+        async with aclosing(self._writer.write(replace(job, sampling=room), log.ids[shown:])) as deltas:
+            async for delta in deltas:
+                if delta.finish is not None and self._suits and self._expansion is None:
+                    self._seen.answer_tokens.note(len(log) - shown + len(delta.ids))
+                yield replace(delta, position=len(log))
 
-    async def _timed(self, target: EndpointSession) -> AsyncGenerator[Tokens, None]:
-        """Yield the target's tokens, and measure its pace."""
-        now_s = asyncio.get_running_loop().time
-        first_s, count = 0.0, 0
-        try:
-            async with aclosing(target.generate()) as stream:
-                async for tokens in stream:
-                    if count:
-                        self._pace_s = (now_s() - first_s) / count
-                    else:
-                        first_s = now_s()
-                    count += len(tokens.ids)
-                    yield tokens
-        finally:
-            if self._pace_s:
-                self._seen.target_token_s.note(self._pace_s)
+    def report(self) -> object:
+        return self._writer.report()
 
 
 def divisible(sampling: Sampling) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 
 from tandem.deployments.modes.base import Services
+from tandem.deployments.modes.speculative.mode import PairBriefing
 from tandem.deployments.request.assignment import EndpointInfo
 
 NAME = "sketch"
@@ -20,6 +21,7 @@ class PlanRequest:
     request: the job's id.
     expected: tokens of the answer, as the target expects them.
     target_token_s: seconds that the target takes for one now; 0: not known yet.
+    speculates: whether it has a drafter.
     min_quality: of an expansion in relation to the target's own answer, 0 to 1.
     devices: that the account may use; None: all.
     """
@@ -27,6 +29,7 @@ class PlanRequest:
     request: int
     expected: int
     target_token_s: float = 0.0
+    speculates: bool = False
     min_quality: float = 0.0
     devices: tuple[str, ...] | None = None
 
@@ -123,6 +126,13 @@ class PlaceReport:
     seconds: float = 0.0
     lost: bool = False
     late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SketchBriefing:
+    """Briefing of a request. pair: of the cloud's drafter and the target; None without a drafter."""
+
+    pair: PairBriefing | None = None
 
 
 class Expanders:

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.sketch import profiles
@@ -26,10 +27,13 @@ from tandem.deployments.modes.sketch.questions import (
     PlaceReport,
     PlaceRequest,
     PlanRequest,
+    SketchBriefing,
     SketchPlan,
 )
 from tandem.deployments.modes.sketch.settings import SketchSettings
-from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.modes.speculative.mode import SpeculativeRouter
+from tandem.deployments.modes.speculative.settings import SpeculativeSettings
+from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.pools import EXPANDER, VERIFIER, pool_name
 from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.sketch.dispatch import SketchJob
@@ -121,6 +125,7 @@ class Expansions(RouterPart[SketchSettings]):
 
     def __init__(self, settings: SketchSettings, router: Surroundings) -> None:
         super().__init__(settings, router)
+        self._speculation = SpeculativeRouter(SpeculativeSettings(), router)
         self._target_token_s = 0.0
         self._earlier: LRUTable[str, dict[str, float]] = LRUTable(
             ENDPOINTS_KEPT
@@ -177,6 +182,13 @@ class Expansions(RouterPart[SketchSettings]):
         if path is not None and known != self._written:
             await asyncio.to_thread(profiles.write, path, known)
             self._written = known
+
+    def brief(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> SketchBriefing:
+        drafted = "drafter" in endpoints
+        return SketchBriefing(self._speculation.brief(wanted, endpoints, prices) if drafted else None)
+
+    def learn(self, report: Report, taught: object) -> None:
+        self._speculation.learn(report, taught)
 
     async def ask(self, question: PlanRequest | PlaceRequest) -> SketchPlan | Place | None:
         if isinstance(question, PlanRequest):
@@ -256,6 +268,7 @@ class Expansions(RouterPart[SketchSettings]):
             queue=coming,
             room=self._queue.capacity,
             under_way_s=sum(held.left_s(now_s) for held in self._held.values()),
+            speculates=wanted.speculates,
         )
 
     def _answer_token_s(self, model: str, workers: Sequence[Worker], ahead: int) -> float | None:

@@ -17,6 +17,7 @@ from tandem.benchmarks.pice.table3 import (
     Cell,
     Outcome,
     System,
+    columns,
     figures,
     run,
     setting,
@@ -66,6 +67,25 @@ def test_a_cell_is_an_entry() -> None:
     cells = [Cell("Llama3-70B", system, 80, seed) for system, seed in product(SYSTEMS.values(), (1, 2))]
     assert len(set(cells)) == len(cells)
     assert setting(cells[0]).seed == 1
+
+
+def test_the_worst_beside_the_best() -> None:
+    """With a drafter, mode sketch is compared with all that a cloud can be with it or without."""
+    ours, rival = System("sketch", acceptance=0.7), System("speculative", acceptance=0.7)
+    other = System("speculative", acceptance=0.8)
+    systems = {"cloud-only": CLOUD, "PICE": PICE, "speculation": rival, "ours": ours, "other": other}
+    rates = {CLOUD: 10.0, PICE: 20.0, rival: 12.0, ours: 18.0, other: 99.0}
+    cells = product(FIGURES, systems.values(), (80, 800), (1, 2))
+    found = {Cell(llm, s, n, seed): Outcome(rates[s], 9.0, 0.5, 0) for llm, s, n, seed in cells}
+    assert figures(found, (1, 2), systems, (80, 800))["worst_over_best"] == 1.5
+    found[Cell("Llama3-8B", ours, 80, 2)] = Outcome(6.0, 9.0, 0.5, 0)
+    assert figures(found, (1, 2), systems, (80, 800))["worst_over_best"] == 0.5
+
+
+def test_drafters_are_in_short_runs() -> None:
+    cells = columns((1,), SYSTEMS, (80, 800))
+    assert {cell.questions for cell in cells if cell.system.acceptance} == {80}
+    assert {cell.questions for cell in cells if not cell.system.acceptance} == {80, 800}
 
 
 def test_figures_are_medians_of_ratios() -> None:

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from typing import Any
-from unittest.mock import Mock
 
 import msgspec
 import pytest
 
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.sketch.expansion import expanding_devices
-from tandem.deployments.modes.sketch.mode import Seen, Sketched, SketchRun, cut
+from tandem.deployments.modes.sketch.mode import Sketched, cut
 from tandem.deployments.modes.sketch.questions import PlaceReport
 from tandem.deployments.modes.sketch.scheduler import Expansions
 from tandem.deployments.modes.sketch.settings import SketchingChoice, SketchOptions, SketchSettings
 from tandem.deployments.request.job import Delta, Job, JobStats
-from tandem.deployments.request.session import EndpointSession
 from tandem.deployments.request.timeouts import Limits
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
@@ -33,7 +31,6 @@ from tandem.engine.torch.engine import load
 from tandem.training.family import prompts
 from tests.deployments.faults import Failing, World
 from tests.effort import slow_after
-from tests.virtual import in_virtual_time
 
 TEXT = Tokenizer.load(family.path("target"))
 ASKED = "Tell me about the town of Marworth."
@@ -108,11 +105,13 @@ def world(
     others: Sequence[Engine] = (),
     suitable: bool = True,
     format: type[MarkedFormat] = MarkedFormat,
+    drafters: Sequence[Engine] = (),
 ) -> tuple[World, Expansions]:
     """One where the target's speed is known to be slow."""
     settings = settings.model_copy(update={"questions": "all" if suitable else "points"})
     made = World(
         [target, *others],
+        drafters=drafters,
         devices=devices,
         limits=Limits(),  # a step takes its time on a busy machine
         services=Services(format=format(TEXT)),
@@ -231,6 +230,32 @@ async def test_sentences_come_in_the_sketchs_order_from_small_models(target: Eng
     assert stats.used.server_out < len(whole) / 2
     assert expansions.waiting == 0
     assert not expansions.busy(), "places were given back"
+
+
+async def test_with_a_drafter_the_target_speculates_and_nothing_else_changes(
+    target: Engine, small: Engine
+) -> None:
+    plain, _ = world(target, {"a": small})
+    made, expansions = world(target, {"a": small}, drafters=[small])
+    learnt: list[object] = []
+    expansions.learn = lambda report, taught: learnt.append(taught)  # type: ignore[method-assign]
+    ids, stats, _ = await answer(made, job())
+    assert figures(stats).sketches == 1
+    assert learnt[-1], "what is learnt about the pair reaches the router"
+    assert ids == (await answer(plain, job()))[0]
+    whole, stats, _ = await answer(made, job(sampling=msgspec.structs.replace(GREEDY, max_tokens=19)))
+    assert figures(stats).in_full == {"short": 1}
+    assert whole == (await answer(plain, job(mode="cloud")))[0][:19]
+    assert stats.by_origin["draft"] > 5
+
+
+async def test_a_drafter_that_dies_is_done_without(target: Engine, small: Engine) -> None:
+    failing = Failing(small, "draft", after=1)
+    made, _ = world(target, {"a": small}, drafters=[failing])
+    ids, stats, _ = await answer(made, job())
+    assert failing.fired
+    assert stats.replans == 1
+    assert ids == (await answer(world(target, {"a": small})[0], job()))[0]
 
 
 async def test_places_are_reported_as_they_were(target: Engine, small: Engine) -> None:
@@ -565,17 +590,3 @@ async def test_only_the_devices_that_the_client_names_are_asked(target: Engine, 
 )
 def test_cutting(ids: list[int], sent: int, kept: list[int], finish: str | None) -> None:
     assert cut(ids, 0, Sampling(max_tokens=10, stop_tokens=(9,)), sent) == (kept, finish)
-
-
-@in_virtual_time
-async def test_the_targets_pace_is_that_after_its_first_token() -> None:
-    async def stream() -> AsyncGenerator[Tokens, None]:
-        for token, pause_s in enumerate((1.0, 0.25, 0.75)):
-            await asyncio.sleep(pause_s)
-            yield Tokens([token])
-
-    run, seen = Mock(SketchRun, _pace_s=0.0, _seen=Seen()), Mock()
-    async for _ in SketchRun._timed(run, Mock(EndpointSession, generate=stream)):
-        seen(run._pace_s)
-    assert [call.args[0] for call in seen.call_args_list] == pytest.approx([0.0, 0.25, 0.5])
-    assert run._seen.target_token_s.value == pytest.approx(0.5)
