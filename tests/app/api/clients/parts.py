@@ -8,10 +8,14 @@ from tandem.deployments.modes.sketch.mode import INDIVISIBLE, UNSUITABLE, Sketch
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.request.job import JobStats
 
+MARKS = 10
+"""Characters around the label of a list's item, which tokens are no more than: number, stars, colon and line break."""
+
 
 def missing(mode: str, stats: JobStats) -> list[str]:
     """Return what the mode consists of and that answer came without; empty if the mode took its part."""
     tokens, used, speculation = stats.by_origin, stats.used, Speculation.of(stats)
+    sketch = Sketched.of(stats)
     parts = {
         "cloud": {
             "tokens of the cloud": "cloud" in tokens,
@@ -30,9 +34,11 @@ def missing(mode: str, stats: JobStats) -> list[str]:
             "a start of the device": used.device_in > 0,
         },
         "sketch": {
-            "a sketch": Sketched.of(stats).sketches > 0,
-            # labels of a list's items are of the sketch, and no device writes them
-            "sentences of the device": used.device_out >= tokens.get("expansion", 0) / 2 > 0,
+            "a sketch": sketch.sketches > 0,
+            # labels of a list's items are of the sketch, and no device writes them, nor the marks around them
+            "sentences of the device": used.device_out + sketch.tokens + MARKS * sketch.notes
+            >= tokens.get("expansion", 0)
+            > 0,
         },
     }
     return [what for what, there in parts[mode].items() if not there]
