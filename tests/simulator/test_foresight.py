@@ -279,7 +279,8 @@ class _Watched:
 
 
 def frozen(value: Any) -> Any:
-    """Return the present state shown to a policy. Functions are called for every argument."""
+    """Return the present state shown to a policy. Functions are called for every argument;
+    those without arguments, which may ask other policies, are not called."""
     if isinstance(value, (str, int, float, bytes, type(None))):
         return value
     if isinstance(value, np.ndarray):
@@ -291,7 +292,7 @@ def frozen(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {f.name: frozen(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if callable(value):
-        return frozen(value(None))
+        return frozen(value(None)) if inspect.signature(value).parameters else None
     names = [
         *getattr(value, "__dict__", ()),
         *(n for c in type(value).__mro__ for n in getattr(c, "__slots__", ())),
