@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_types_hold_and_packages_are_unchanged() -> None:
-    """Return where npm's registry can be reached."""
+    """Run where npm's registry can be reached."""
     done = subprocess.run(["make", "page"], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode and not (ROOT / "app/page/node_modules/installed").exists():
         pytest.skip(f"the packages cannot be installed: {done.stderr.strip().splitlines()[-1]}")
