@@ -19,7 +19,6 @@ from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
-from tests.effort import tried
 from tests.simulator.configurations import config
 
 UNLIKE = [
@@ -66,7 +65,7 @@ class Watched(World):
 
 
 def at_once(
-    budget: float, side: Side, dispatch: str, many: int = 50, rounds: int = tried(2, 6)
+    budget: float, side: Side, dispatch: str, many: int = 50, rounds: int = 6
 ) -> tuple[Watched, list[SimulatedAnswer]]:
     """Simulate `many` requests at once, repeatedly: each as soon as the last ones are over."""
     random = Random(7)
@@ -99,7 +98,7 @@ CASES = list(product((0.0, 0.1, 0.5), Side, DISPATCHES))
 
 @pytest.mark.parametrize(
     ("budget", "side", "dispatch"),
-    [pytest.param(*case, marks=pytest.mark.slow if n % 3 else ()) for n, case in enumerate(CASES)],
+    [pytest.param(*case, marks=pytest.mark.slow if n % 5 else ()) for n, case in enumerate(CASES)],
 )
 def test_fifty_at_once_overspend_nothing(budget: float, side: Side, dispatch: str) -> None:
     world, answers = at_once(budget, side, dispatch)

@@ -102,6 +102,7 @@ def test_the_same_device_with_another_of_its_models() -> None:
         model="small",
         vocabulary="v2",
         prefill_token_s=0.5,
+        decode_token_s=0.7,
         joules=PerToken(2.0, 4.0),
         load_s=9.0,
     )
