@@ -11,10 +11,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from tandem.app.api.completions.answer import EVENT_STREAM
 from tandem.app.api.http.auth import operator
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import api_error
+from tandem.app.api.http.kept_streams import EVENT_STREAM
 from tandem.app.api.http.sending import Sending
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
 

@@ -103,9 +103,9 @@ class AnswerResponse(Response):
             self._record.end(error.status, error.code)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        passage = await self._enter()
         if self.admitted.begun is not None:
             await self._repeat(self.admitted.begun)
+        passage = await self._enter()
         async with self._gather as gather:
             self._record.passed_gate()
             self.limits = rate_limit_headers(passage)

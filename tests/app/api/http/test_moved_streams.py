@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from openai import AsyncOpenAI
 
 from tandem.deployments.access.kept.streams import Outcome, StreamCopies, StreamNews
 from tandem.deployments.request.assignment import Unavailable
+from tandem.engine.base import NoCapacity
 from tests.app.api.http.test_kept_streams import CHAT, PATH, SAYS, broken_off, events, said
 from tests.app.api.null_backend import NullBackend, times
 from tests.app.api.one_api import api_of, openai_at
@@ -129,6 +131,27 @@ async def test_responses_as_openai_resumes_them(openai: AsyncOpenAI, backend: Nu
     assert [event.sequence_number for event in before + rest] == list(range(len(before + rest)))
     assert rest[-1].response.output_text == SAYS
     assert "".join(event.delta for event in before + rest if event.type.endswith("text.delta")) == SAYS
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/responses"])
+async def test_a_refusal_at_the_second_replica_is_an_event(
+    http: httpx.AsyncClient, backend: NullBackend, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.hold_after = 5
+    prompt = {"messages": CHAT["messages"]} if path == PATH else {"input": "Hello?"}
+    asked = {"model": "null", "stream": True, "tandem": {"resumable": True}} | prompt
+    async with http.stream("POST", path, json=asked) as reply:
+        before = await anext(aiter(reply.aiter_text()))
+    id = before.removeprefix("id: ").partition(":")[0]
+    monkeypatch.setattr(backend, "enter", AsyncMock(side_effect=NoCapacity("no room")))
+    async with another(backend) as other:
+        if path == PATH:
+            reply = await other.post(path, headers={"Last-Event-ID": f"{id}:0"})
+        else:
+            reply = await other.get(f"{path}/{id}?stream=true")
+    last = json.loads(reply.text.removesuffix("\n\n").rpartition("data: ")[2])
+    assert reply.status_code == 200
+    assert "no room" in json.dumps(last)
 
 
 class Deaf(StreamCopies):
