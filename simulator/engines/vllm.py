@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
@@ -30,11 +31,12 @@ from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from tandem.engine.base import EngineInfo, EngineStats
+from tandem.engine.base import EngineInfo, EngineStats, Sampling
 from tandem.engine.core.engine import Command
 from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.engine import VllmEngine
 from tandem.engine.vllm.scheduler import TandemScheduler
+from tandem.engine.vllm.session import VllmSession
 from tandem.engine.vllm.views import Ask
 from tandem.simulator.engines.engine import SHORTEST_WAIT_S, Alarm, Chunk, Compute, step_s
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
@@ -215,6 +217,10 @@ class TimedVllm(VllmEngine):
     def __init__(self, core: TimedCore, info: EngineInfo, config: VllmConfig) -> None:
         super().__init__(core, info, config)
         self._scheduler = core.scheduler
+
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> VllmSession:
+        """Open a session, which tells no log-probabilities: there is no model."""
+        return await super().open(prompt, msgspec.structs.replace(sampling, logprobs=-1), log)
 
     def gauges(self) -> EngineStats:
         """Return counters and gauges, as `engine.core.engine.CoreEngine.gauges`."""

@@ -38,7 +38,7 @@ OF_MODE = {
     "speculative": {Origin.CLOUD, Origin.DRAFT, Origin.CORRECTED, Origin.BONUS},
     "race": {Origin.CLOUD, Origin.DEVICE},
     "split": {Origin.CLOUD, Origin.DRAFT, Origin.CORRECTED, Origin.BONUS},
-    "sketch": {Origin.CLOUD, Origin.EXPANSION},
+    "sketch": {Origin.CLOUD, Origin.DRAFT, Origin.CORRECTED, Origin.BONUS, Origin.EXPANSION},
 }
 
 

@@ -347,5 +347,5 @@ def test_an_endpoint_is_needed_unless_its_role_says_otherwise() -> None:
         "speculative": ["device", "drafter"],
         "race": ["device"],
         "split": [],
-        "sketch": [],
+        "sketch": ["drafter"],
     }
