@@ -62,7 +62,8 @@ def test_1_every_request_ends_once_with_the_tokens_of_its_trace_and_leaves_nothi
             )
         rounds = answer.rounds
         halves = Splitting() if answer.stats is None else Splitting.of(answer.stats)
-        assert rounds.accepted + halves.accepted == answer.origins.get(Origin.DRAFT, 0)
+        if answer.stats is None or "sketch" not in answer.stats.figures:  # which tells no rounds of its own
+            assert rounds.accepted + halves.accepted == answer.origins.get(Origin.DRAFT, 0)
         assert halves.drafted >= halves.accepted
         assert rounds.drafted >= rounds.accepted
         assert answer.stats is None or answer.stats.by_origin in ({}, answer.origins)
