@@ -122,6 +122,7 @@ async def test_greedy_answers_are_the_whole_models(adapter: float | None, tmp_pa
         for chunks, drafts, meanwhile in itertools.product(chunking, drafting, parallel_drafting):
             world = World(
                 middles=[parts.middle],
+                limits=Limits(),  # however busy the machine is
                 **told(
                     parts,
                     lambda name=chunks: chunking.create(name),
