@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from fastapi import Request, Response
 
@@ -43,6 +45,7 @@ class Answering:
 
     def __init__(self, backend: ServingBackend, streams: KeptStreams) -> None:
         self._backend, self.streams = backend, streams
+        self._moving = WeakValueDictionary[str, asyncio.Lock]()  # of streams that come here, by id
         self._kinds: dict[str, _Kind] = {}
 
     def add(self, path: str, form: type[AnswerForm], make: Make) -> None:
@@ -75,13 +78,14 @@ class Answering:
         """Return the response that sends a resumable stream from behind its event `after`, -1 for all of it; if another
         replica of the API has made it, it goes on here. Raises ApiError."""
         caller, keep_s = await authenticate(request, self._backend), self._backend.api.resume_s
-        found = await self.streams.find(caller.account, id)
-        if isinstance(found, KeptStream):
-            return self.streams.follow(found, after, keep_s)
-        stream = KeptStream.of(id, caller.account, found)
-        if found.over or (after != -1 and not stream.has(after)):
-            return self.streams.follow(stream, after, keep_s)
-        return await self._go_on(request, stream, found, after)
+        async with self._moving.setdefault(id, asyncio.Lock()):
+            found = await self.streams.find(caller.account, id)
+            if isinstance(found, KeptStream):
+                return self.streams.follow(found, after, keep_s)
+            stream = KeptStream.of(id, caller.account, found)
+            if found.over or (after != -1 and not stream.has(after)):
+                return self.streams.follow(stream, after, keep_s)
+            return await self._go_on(request, stream, found, after)
 
     async def _go_on(self, request: Request, stream: KeptStream, copy: StreamCopy, after: int) -> Response:
         begun = Begun(stream.id, copy.request.created, len(copy.events), copy.said)

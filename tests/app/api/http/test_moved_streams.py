@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -80,6 +81,15 @@ async def test_the_first_replica_ends_what_has_moved(address: str, backend: Null
             await times(1, backend.closed)
     async with httpx.AsyncClient(base_url=address, timeout=20, trust_env=False) as http:
         assert said(before + await rest(http, before[-1][0])) == SAYS, "it may come back"
+
+
+async def test_clients_that_come_at_once_follow_one_answer(address: str, backend: NullBackend) -> None:
+    before = await broken_off(address, backend, after=5)
+    backend.hold_after = None
+    async with another(backend) as http:
+        found = await asyncio.gather(*(rest(http, before[-1][0]) for _ in range(5)))
+    assert [said(before + each) for each in found] == [SAYS] * 5
+    assert len(backend.jobs) == 2, "the second one, at another replica"
 
 
 async def test_a_whole_one_is_sent_from_its_copy(http: httpx.AsyncClient, backend: NullBackend) -> None:
