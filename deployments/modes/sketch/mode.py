@@ -67,6 +67,7 @@ class Sketched(Figures):
     candidates: expansions of a sentence to choose from, summed over the sentences.
     verified: sentences of other endpoints whose likelihood the target has computed.
     rewritten: sentences that the target wrote, as no expansion was good enough, or as it doubted them.
+    drafted, accepted: tokens drafted in the target's own parts, sketches included, and those that it accepted.
     moved: expansions that continued elsewhere after an endpoint failed.
     finished: answers that the target finished, as no endpoint was left to expand them.
     in_full: answers that the target wrote in full, by reason: `off`, `unsuitable`, `short`, `no_device`, `queue_full`,
@@ -88,6 +89,8 @@ class Sketched(Figures):
     candidates: int = 0
     verified: int = 0
     rewritten: int = 0
+    drafted: int = 0
+    accepted: int = 0
     moved: int = 0
     finished: int = 0
     in_full: Counter[str] = field(default_factory=Counter)
@@ -205,6 +208,7 @@ class SketchRun(ModeRun):
             parts = self._decode(log) if whole else self._expand(sessions, log)
             async with aclosing(parts) as deltas:
                 async for delta in deltas:
+                    self.figures.drafted, self.figures.accepted = self._writer.drafts
                     yield delta
         finally:
             if self._opening is not None:

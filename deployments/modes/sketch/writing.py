@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from tandem.deployments.modes.base import ModeRun, decode
 from tandem.deployments.modes.sketch.questions import SketchBriefing
-from tandem.deployments.modes.speculative.mode import PairBriefing, SpeculativeMode
+from tandem.deployments.modes.speculative.mode import PairBriefing, Speculation, SpeculativeMode
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.session import EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
@@ -40,6 +40,12 @@ class Writer:
     def speculates(self) -> bool:
         """Whether there is a drafter."""
         return self._pair is not None
+
+    @property
+    def drafts(self) -> tuple[int, int]:
+        """Return how many tokens were drafted so far, and how many of them accepted."""
+        figures = [run.figures for run in self._runs if isinstance(run.figures, Speculation)]
+        return sum(each.drafted for each in figures), sum(each.accepted for each in figures)
 
     async def write(self, job: Job, written: Sequence[int]) -> AsyncGenerator[Delta, None]:
         """Continue an answer to that job, counting its tokens from 0. It ends early if it is closed."""
