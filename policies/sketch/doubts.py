@@ -1,7 +1,6 @@
 """Doubts: which sentences of a small model the large one says otherwise, by the probability that it gives them.
 
-Of the embedded family's expander `small`, 12 % of the sentences are doubted, with 81 % of the false ones among them and
-hardly a true one. A model that writes otherwise than the large one, as ordinary models do, is unlikely all the time: of
+A model that writes otherwise than the large one, as ordinary models do, is unlikely all the time: of
 its sentences, only the worst are doubted.
 """
 
