@@ -14,7 +14,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from tandem.deployments.access.kept.streams import Outcome, StreamCopies, StreamNews
+from tandem.deployments.access.kept.streams import Outcome, StreamCopies, StreamCopy, StreamNews
 from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import NoCapacity
 from tests.app.api.http.test_kept_streams import CHAT, PATH, SAYS, broken_off, events, said
@@ -83,7 +83,16 @@ async def test_the_first_replica_ends_what_has_moved(address: str, backend: Null
         assert said(before + await rest(http, before[-1][0])) == SAYS, "it may come back"
 
 
+class Distant(StreamCopies):
+    """Copies that take a while to come."""
+
+    async def claim(self, account: str, id: str, owner: str) -> StreamCopy | None:
+        await asyncio.sleep(0.05)
+        return await super().claim(account, id, owner)
+
+
 async def test_clients_that_come_at_once_follow_one_answer(address: str, backend: NullBackend) -> None:
+    backend.streams = Distant(60.0)
     before = await broken_off(address, backend, after=5)
     backend.hold_after = None
     async with another(backend) as http:
