@@ -48,6 +48,7 @@ BENCHMARKS = {
     "calibration": Benchmark("calibration.compare", 20),
     "hardware": Benchmark("calibration.hardware", 0.1),
     "auto": Benchmark("choice.evaluation", 4),
+    "auto_live": Benchmark("choice.live", 10),
     "autoscaling": Benchmark("autoscaling.frontier", 10),
     "autoscaling_live": Benchmark("autoscaling.live", 8),
     "real": Benchmark("real.live", 55),
