@@ -38,15 +38,15 @@ test: lint
 # measures time.
 test-all: lint vllm clients
 	@status=0; \
-	$(PYTEST) -n 2 -m "not nightly and not alone" --hypothesis-profile=all || status=$$?; \
-	$(RUN) -m pytest -m "alone and not nightly" --hypothesis-profile=all || status=1; \
+	$(PYTEST) -n 4 -m "not nightly and not alone" || status=$$?; \
+	$(RUN) -m pytest -m "alone and not nightly" || status=1; \
 	exit $$status
 
-# New examples and seeds in every run; and clients on real models, where those are.
+# Everything with more effort, new examples and new seeds; and clients on real models, where those are.
 test-nightly: lint vllm clients
 	@status=0; \
-	$(PYTEST) -n 2 -m "(nightly or hypothesis) and not alone" --hypothesis-profile=nightly || status=$$?; \
-	$(RUN) -m pytest -m "nightly and alone" || status=1; \
+	$(PYTEST) -n 2 -m "not alone" --hypothesis-profile=nightly || status=$$?; \
+	$(RUN) -m pytest -m alone --hypothesis-profile=nightly || status=1; \
 	exit $$status
 
 # A sample of mutants: `make mutants SEED=7` draws another.

@@ -30,16 +30,15 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 # first of which on a clean checkout waits for a table of Unicode. Examples are the same in every run;
 # `pytest --hypothesis-profile nightly` draws new ones, and prints what repeats a failure.
 settings.register_profile(
-    "all",
+    "few",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
     database=None,
-    max_examples=60,
+    max_examples=20,
 )
-settings.register_profile("few", settings.get_profile("all"), max_examples=20)
 settings.register_profile(
-    "nightly", settings.get_profile("all"), derandomize=False, print_blob=True, max_examples=400
+    "nightly", settings.get_profile("few"), derandomize=False, print_blob=True, max_examples=400
 )
 settings.load_profile("few")
 
@@ -48,7 +47,10 @@ WIRE_TOKEN = "for these tests only"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need Ray go to one process (`--dist loadgroup`), so that one Ray is enough; vLLM's likewise."""
+    """Tests that need Ray go to one process (`--dist loadgroup`), so that one Ray is enough; vLLM's likewise.
+
+    Those whose commands start a Ray of their own share another process, `servers`.
+    """
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("ray"))

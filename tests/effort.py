@@ -1,4 +1,4 @@
-"""Effort of tests: little in `make test`, everything in `make test-all`."""
+"""Effort of tests: little in `make test`, all parameters in `make test-all`, all else in `make test-nightly`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def tried(few: T, every: T) -> T:
-    """Return `few` under the profile of `make test`, and `every` under any other one."""
+    """Return `few`, or `every` under the profile of `make test-nightly`."""
     return few if settings.get_current_profile_name() == "few" else every
 
 

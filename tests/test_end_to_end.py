@@ -339,6 +339,7 @@ async def test_the_only_verifier_dies_and_its_successor_goes_on(openai: AsyncOpe
     assert (text, stats["replans"]) == (expected, 1)
 
 
+@pytest.mark.slow
 async def test_the_control_plane_dies_and_comes_back(openai: AsyncOpenAI, http: httpx.AsyncClient) -> None:
     """Answers that run go on, those that come wait, and a new router learns anew what requests teach. Terms outlive
     it."""

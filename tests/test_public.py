@@ -50,6 +50,7 @@ def test_policies_by_name() -> None:
         tandem.policy("x", "static")
 
 
+@pytest.mark.slow
 def test_it_is_found_wherever_one_stands(tmp_path) -> None:
     """The folders' own names are importable in a checkout alone."""
     code = "import tandem.app.main, tandem.simulator.runs.run"

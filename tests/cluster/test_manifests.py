@@ -62,6 +62,7 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DATA / "kuberay").is_dir(), reason="KubeRay's schemas are not here")
 def test_kuberay_takes_the_service() -> None:
     file = DATA / "kuberay" / "ray.io_rayservices.yaml.gz"

@@ -8,12 +8,13 @@ import pytest
 
 from tandem.simulator.config.config import load
 from tandem.simulator.runs.run import simulate
-from tests.effort import slow_after, tried
+from tests.effort import tried
 
 EXAMPLES = Path(__file__).parents[2] / "simulator" / "examples"
 
 
-@pytest.mark.parametrize("name", slow_after(1, ["pool", "laptops"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pool", "laptops"])
 def test_speculation_pays(name: str) -> None:
     def tpot_s(mode: str) -> float:
         config = load(EXAMPLES / f"{name}.yaml", [f"mode={mode}", "workload.count=160"])

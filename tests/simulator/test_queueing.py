@@ -28,7 +28,8 @@ def single_server(arrivals_s: np.ndarray) -> Result:
     return simulate(made, requests=[Request(float(at_s), 1, 1) for at_s in arrivals_s])
 
 
-@pytest.mark.parametrize("load", slow_after(1, [0.8, 0.5]))
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [0.8, 0.5])
 def test_the_wait_of_single_steps_is_that_of_an_m_d_1_queue(load: float) -> None:
     gaps_s = np.random.default_rng(17).exponential(SERVICE_S / load, 6000)
     result = single_server(np.cumsum(gaps_s))
@@ -45,6 +46,7 @@ def test_the_wait_of_single_steps_is_that_of_an_m_d_1_queue(load: float) -> None
     assert result.summary()["utilisation"][0] == pytest.approx(load, rel=0.05)
 
 
+@pytest.mark.slow
 def test_so_many_are_there_as_come_times_how_long_they_stay() -> None:
     """Little's law: the open sessions that samples find are the rate of arrivals times the time in the system."""
     gaps_s = np.random.default_rng(3).exponential(SERVICE_S / 0.8, 6000)

@@ -111,6 +111,7 @@ def test_what_is_no_folder_of_bundles_of_one_model(folder: Path, tmp_path: Path)
         candidates(folder)
 
 
+@pytest.mark.slow
 async def test_what_the_owner_does_not_accept_is_not_taken(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

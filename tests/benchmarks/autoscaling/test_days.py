@@ -7,10 +7,10 @@ import pytest
 
 from tandem.benchmarks.autoscaling import days
 from tandem.benchmarks.autoscaling.days import BEGIN_S, DAY_S, NAMES, SPAN_S, WARM_S, requests
-from tests.effort import slow_after
 
 
-@pytest.mark.parametrize("name", slow_after(1, NAMES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_earlier_days_come_before_the_one_that_is_judged(name: str) -> None:
     before, there = requests(name, 0)
     assert before[0].arrival_s >= -BEGIN_S
@@ -20,9 +20,8 @@ def test_earlier_days_come_before_the_one_that_is_judged(name: str) -> None:
     assert requests(name, 1) != (before, there)
 
 
-@pytest.mark.parametrize(
-    ("name", "least"), slow_after(1, [("week", 2.0), ("burstgpt", 5.0), ("office", 3.0)])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "least"), [("week", 2.0), ("burstgpt", 5.0), ("office", 3.0)])
 def test_days_have_a_trough(name: str, least: float) -> None:
     """The busiest quarter of the day has so many times the requests of the quietest."""
     counts = np.mean(
@@ -41,7 +40,7 @@ def test_code_comes_in_bursts() -> None:
     assert per_s.var() > 5 * per_s.mean(), "Poisson has 1"
 
 
-@pytest.mark.parametrize("name", slow_after(1, NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_without_the_data_there_are_stand_ins(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = requests(name, 0)[1]
     monkeypatch.setattr(days, "rows", lambda name: None)

@@ -76,6 +76,7 @@ def test_disagreement_is_told() -> None:
     assert agreement(case, result) == {"agreed": 0.0, "tokens_agreed": 0.0}
 
 
+@pytest.mark.slow
 async def test_what_they_are_asked_is_what_they_wrote() -> None:
     models = Models([SMALL.model], sessions=8)
     always = SketchSettings(sketching=SketchingChoice(name="always", parameters={"shortest": 2}))

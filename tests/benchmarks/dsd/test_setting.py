@@ -31,6 +31,7 @@ def _config(reading: Reading = PHYSICAL, **changes: Any) -> Any:
     return Setting("GSM8K", 0.8, USERS * 600 / 30, **known | changes).config()
 
 
+@pytest.mark.slow
 def test_throughput_is_littles_and_near_the_answers_over_their_span() -> None:
     config = _config(count=tried(150, 300))
     tokens = LENGTHS["GSM8K"][1]

@@ -55,6 +55,7 @@ def test_a_seed_asks_all_systems_the_same() -> None:
     assert setting.requests(SPECBENCH, 0.9, 6.0, 2)[0] != ours[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_hat_is_quicker_than_plain_u_shape_and_a_seed_gives_the_same_figures() -> None:
     ours, theirs = measure(CNNDM, PAPERS, 2.0), measure(CNNDM, U, 2.0)

@@ -65,6 +65,7 @@ async def said(engine: CoreEngine) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 async def test_the_tokens_are_the_models_own() -> None:
     engine, pace = paced(TARGET, EngineConfig(), step_s=0.001)
     plain = load(family.path(TARGET), EngineConfig(), device="cpu", threads=1)

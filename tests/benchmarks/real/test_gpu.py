@@ -42,6 +42,7 @@ def test_drafts_that_are_accepted_pay_where_steps_are_long() -> None:
     assert found[Case(BIG, "code", LOW)] > found[Case(SMALL, "code", LOW)]
 
 
+@pytest.mark.slow
 def test_of_window_policies_the_one_is_chosen_that_gives_up_what_does_not_pay() -> None:
     case = Case(BIG, "chat", LOW)
     found = ratios(PAIR, 1, 40, {name: WINDOWS[name] for name in ("static", "gain")}, [case])

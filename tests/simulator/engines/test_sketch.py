@@ -53,6 +53,7 @@ def loaded(after: World) -> str:
     return model
 
 
+@pytest.mark.slow
 def test_with_time_to_spare_it_loads_the_good_model_if_that_is_worth_it() -> None:
     assert loaded(world(0.0, requests=2)[0]) == "devices-0-1", "the target's speed is known from the first on"
     assert loaded(world(2.0, requests=8)[0]) == "devices-0-1"

@@ -29,6 +29,7 @@ def test_attention_that_grows_is_seen() -> None:
     assert derive_batching(Growing()).context_doubles == 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "model", "rate_per_s"),
     [

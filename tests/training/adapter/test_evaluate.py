@@ -62,6 +62,7 @@ def test_eta_saves_drafts_that_are_lost_otherwise(figures: dict[str, Figures]) -
         assert every.rounds <= sure.rounds
 
 
+@pytest.mark.slow
 def test_rounds_are_what_acceptance_per_token_says(figures: dict[str, Figures], questions: Questions) -> None:
     """Without a threshold, runs of tokens that the adapter knows, cut at MAX_WINDOW and at the model's own tokens. The
     answers follow one another, so a few runs go over an end."""

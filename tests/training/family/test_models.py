@@ -72,6 +72,7 @@ def stated(name: str, items: Sequence[Item]) -> float:
     return mean(states(text, item.lines[-1].value) for text, item in zip(texts, items, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "least"), [("small", 0.8), ("medium", 0.8), ("other", 0.7)])
 def test_devices_models_expand_what_the_sketch_says_even_if_it_is_untrue(name, least):
     untrue = World(home_world().seed, facts_seed=5)

@@ -188,6 +188,7 @@ async def test_a_sketch_that_would_be_thrown_away_is_not_asked_for(target: Engin
     assert stats.used.server_out == len(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("format", "sketched"), [(Untold, True), (MarkedFormat, False)])
 async def test_a_sketch_that_is_too_long_is_thrown_away_only_if_its_model_knows_better(
     target: Engine, small: Engine, format: type[MarkedFormat], sketched: bool
@@ -307,6 +308,7 @@ async def test_what_concerns_the_whole_answer_needs_one_writer(
     assert (deltas[0].logprobs is not None) == (wanted.logprobs >= 0)
 
 
+@pytest.mark.slow
 async def test_questions_that_cannot_be_sketched_and_models_that_are_not_known(
     target: Engine, small: Engine
 ) -> None:

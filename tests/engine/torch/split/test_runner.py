@@ -337,6 +337,7 @@ async def test_a_request_goes_on_from_a_log(tmp_path: Path) -> None:
             assert got.ids == expected[9:]
 
 
+@pytest.mark.slow
 async def test_many_devices_together_and_with_too_little_memory(tmp_path: Path) -> None:
     """Prefill chunks and windows of many sessions in one step; both parts preempt, and compute again."""
     few = {"kv_blocks": 40, "max_sessions": 6, "token_budget": 24}

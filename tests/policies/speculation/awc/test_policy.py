@@ -106,6 +106,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_training_learns_what_the_closed_form_does_not_know() -> None:
     """Costs that reward a window the closed form thinks poor: after training it is chosen."""
