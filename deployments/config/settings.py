@@ -102,9 +102,9 @@ class LimitSettings(Strict):
     first_s: timeout of an endpoint's first answer, prefill and queue included.
     step_s: longest timeout of every later answer, and of the first one of a replaceable endpoint; shorter if another
         endpoint could continue and the reader's buffer is low.
-    assign_s: timeout of an assignment; for a begun answer, of finding room or a new endpoint.
-    replans: most times that a request may continue elsewhere, after it has lost an endpoint, without a token in
-        between.
+    assign_s: timeout of an assignment; of finding an endpoint that admits a request; for a begun answer, of room, too.
+    replans: most times that a request may continue elsewhere, after it has lost an endpoint that had admitted it,
+        without a token in between.
     """
 
     model_config = ConfigDict(allow_inf_nan=False)

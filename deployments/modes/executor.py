@@ -253,8 +253,11 @@ class _Request:
         """Go on without an endpoint, or raise EngineStopped."""
         self._warn_of(loss)
         assert self._sessions is not None
-        self._lost += [s.endpoint.key for s in self._sessions.all if s.lost]  # of a race, perhaps both
-        patient = self.log and self._loop.time() - self._token_s < self._limits.assign_s
+        lost = [s for s in self._sessions.all if s.lost]  # of a race, perhaps both
+        self._lost += [s.endpoint.key for s in lost]
+        # A request that an endpoint has admitted, and that has no token yet, may be what it fails of.
+        suspect = not self.log and any(s.is_open for s in lost)
+        patient = not suspect and self._loop.time() - self._token_s < self._limits.assign_s
         if self._losses >= self._limits.replans and not patient:
             raise EngineStopped(f"given up after {self._losses} attempts elsewhere; last: {loss}") from loss
         self._losses += 1

@@ -33,9 +33,9 @@ class Probes:
         """Keys of the replicas that are silent now."""
         return tuple(key for key, (endpoint, _) in self._silent.items() if not endpoint.device)
 
-    def heard(self, key: str, since_s: float) -> bool:
-        """Return whether an endpoint has answered since that time of the event loop's clock."""
-        return self._heard_s.get(key, -inf) >= since_s
+    def heard_s(self, key: str) -> float:
+        """Return when an endpoint has answered last, on the event loop's clock; minus infinity if it never has."""
+        return self._heard_s.get(key, -inf)
 
     async def answers(self, endpoint: EndpointInfo, engine: Engine, reached_s: float = -inf) -> bool:
         """Return whether an endpoint's engine says within PROBE_S that it goes on; at once if it is silent already.

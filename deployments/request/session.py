@@ -41,6 +41,8 @@ from tandem.engine.base import (
 from tandem.policies.reader.stall_timeout import PROBE_S, QUIET_S, Pace, Patience
 
 T = TypeVar("T")
+ROUNDED_S = 1e-3
+"""Less than that is no time to wait for."""
 
 
 class Trip(NamedTuple):
@@ -361,13 +363,12 @@ class EndpointSession(Session):
         return always if self.endpoint.device else self._context.reach.reached_s
 
     def _late(self) -> float:
-        """Ask whether the endpoint is there; return the seconds until it is asked again."""
+        """Ask whether the endpoint is there, unless it has just said so; return the seconds until it is asked again."""
         probes, engine, now_s = self._context.reach.probes, self._engine, self._now()
-        if (
-            self._probing is None
-            and engine is not None
-            and not probes.heard(self.endpoint.key, now_s - QUIET_S)
-        ):
+        again_s = probes.heard_s(self.endpoint.key) + QUIET_S - now_s
+        if again_s > ROUNDED_S:  # to others, perhaps right before it hung
+            return again_s
+        if self._probing is None and engine is not None:
             self._probing = self._context.loop.create_task(self._probe(engine))
         return QUIET_S
 

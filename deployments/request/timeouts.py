@@ -27,8 +27,9 @@ class Timeouts:
 class Limits:
     """Limits of a request.
 
-    replans: most times that it may continue elsewhere, after it has lost an endpoint, without a token in between.
-    assign_s: timeout of an assignment; for a begun answer, of finding room or a new endpoint.
+    replans: most times that it may continue elsewhere, after it has lost an endpoint that had admitted it, without a
+        token in between.
+    assign_s: timeout of an assignment; of finding an endpoint that admits a request; for a begun answer, of room, too.
     timeouts: timeouts at an endpoint.
     """
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
 from tandem.deployments.modes.executor import VACATE_S, Executor
@@ -228,6 +229,33 @@ async def test_a_silent_replica_is_left_as_soon_as_another_comes_up(alone: bool)
     assert await left_open(world) == 0
 
 
+HUNG_S = 3.0
+
+
+class Hanging(Stopping):
+    """An engine that hangs after its first token, and says so when HUNG_S of the loop's time have passed."""
+
+    async def stats(self) -> EngineStats:
+        overdue_s = max(0.0, asyncio.get_running_loop().time() - HUNG_S)
+        return msgspec.structs.replace(await NullEngine.stats(self), overdue_s=overdue_s)
+
+
+async def test_a_hung_replica_is_left_soon_however_many_have_asked_it_before() -> None:
+    """The second request is late shortly after the first one has heard that all is well."""
+    loop, hanging = asyncio.get_running_loop(), Hanging()
+    world = World([hanging], limits=Limits())
+    answering = [asyncio.ensure_future(answer(world, job("cloud")))]
+    await asyncio.sleep(0.04)
+    answering.append(asyncio.ensure_future(answer(world, job("cloud"))))
+    await asyncio.sleep(0.5)
+    world.list_pool("verifier", *world.snapshot.pools["verifier"], world.add("verifier", 1, NullEngine()))
+    for ids, stats in await asyncio.gather(*answering):
+        assert (ids, stats.replans) == (EXPECTED, 1)
+    assert loop.time() < HUNG_S + QUIET_S + 0.01
+    hanging.healed.set()
+    assert await left_open(world) == 0
+
+
 class Clinging(NullEngine):
     """An engine whose sessions take long to end."""
 
@@ -253,6 +281,21 @@ async def test_when_all_fail_it_gives_up() -> None:
     with pytest.raises(EngineStopped, match="given up after 2 attempts"):
         await answer(world, job("cloud"))
     assert sum(f.fired for f in failing) == 3
+    assert await left_open(world) == 0
+
+
+@pytest.mark.parametrize(("where", "served"), [("open", True), ("generate", False)])
+async def test_a_new_request_is_not_given_up_for_endpoints_that_did_not_admit_it(
+    where: str, served: bool
+) -> None:
+    """One that they have admitted may be what they die of."""
+    world = World([*(Failing(NullEngine(), where) for _ in range(3)), NullEngine()], limits=Limits(replans=2))
+    answering = answer(world, job("cloud"))
+    if served:
+        assert (await answering)[0] == EXPECTED
+    else:
+        with pytest.raises(EngineStopped, match="given up after 2 attempts"):
+            await answering
     assert await left_open(world) == 0
 
 

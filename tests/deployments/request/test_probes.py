@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 
 import msgspec
 
@@ -41,8 +42,8 @@ def test_an_engine_that_answers_in_time_is_there() -> None:
         assert await probes.answers(A, Asked(0.9 * PROBE_S))
         assert not await probes.answers(B, Asked(1.1 * PROBE_S))
         assert asyncio.get_running_loop().time() < 2 * PROBE_S
-        assert probes.heard(A.key, 0.0)
-        assert not probes.heard(B.key, 0.0)
+        assert probes.heard_s(A.key) == 0.9 * PROBE_S
+        assert probes.heard_s(B.key) == -inf
 
     run(main())
 
@@ -64,7 +65,7 @@ def test_one_that_says_that_it_hangs_is_not_there_until_it_goes_on() -> None:
     async def main() -> None:
         probes, engine = Probes(), Hung()
         assert not await probes.answers(A, engine)
-        assert not probes.heard(A.key, 0.0)
+        assert probes.heard_s(A.key) == -inf
         engine.overdue_s = 0.0
         assert await probes.answers(A, engine)
 
@@ -97,7 +98,7 @@ def test_a_silent_engine_is_not_waited_for_again_until_its_answer_comes() -> Non
         assert engine.asked == 2
         await asyncio.sleep(10.0 - PROBE_S)
         assert not probes.silent
-        assert probes.heard(A.key, 10.0)
+        assert probes.heard_s(A.key) == 10.0
         engine.takes_s = 0.1
         assert await probes.answers(A, engine)
 
