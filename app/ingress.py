@@ -33,6 +33,7 @@ from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.control.router_client import RouterClient
+from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS
@@ -69,12 +70,14 @@ class Ingress:
         self,
         router: DeploymentHandle,
         access: DeploymentHandle,
+        scheduler: DeploymentHandle,
         settings: Settings,
         gateway: DeploymentHandle | None = None,
     ) -> None:
         join_serves_log()
         self._router = RouterClient(router, settings.limits, settings.gate)
         self._access = AccessClient(access, self._router, settings.limits)
+        self._scheduler = SchedulerClient(scheduler, settings.limits.open_s)
         self._gateway = None if gateway is None else HandleClient(gateway)
         self._settings = settings
         self._started = self._live = IngressLive(
@@ -97,7 +100,7 @@ class Ingress:
                 model.executor.follow(of_modes(self._settings) | of_modes(now))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        return create_api(self, self._access)
+        return create_api(self, self._access, self._scheduler)
 
     @property
     def api(self) -> ApiSettings:

@@ -1,6 +1,7 @@
 """The whole application: its deployments and their connections.
 
     client ── HTTP ──▶ Ingress ──(assign, report)──▶ Router ──(snapshot)──▶ Scheduler ◀──(register)── device hosts
+                          ├──(operators' orders)────────────────────────────▶  │                         ▲
                           ├──(caller, charge)──▶ Access: keys, accounts        │(list)                   ▲
                           │                                                    ▼                         │
                           └────────── the wire: tokens ──▶ Verifier, Drafter, Expander                   │
@@ -81,7 +82,7 @@ def application(args: Settings) -> Application:
             router, access, scheduler, args.gateway, args.gate, args.endpoint, args.limits
         )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
-    return ingress.bind(router, access, args, gateway)
+    return ingress.bind(router, access, scheduler, args, gateway)
 
 
 def _routed(name: str, args: Settings) -> RoutedModel:

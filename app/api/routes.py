@@ -19,6 +19,7 @@ from starlette.middleware.cors import CORSMiddleware
 from tandem.app.api.admin.account import AccountChange, AccountView, add_terms
 from tandem.app.api.admin.fleet import add_fleet
 from tandem.app.api.admin.keys import KeyChange, KeyForm, Rotation, add_keys
+from tandem.app.api.admin.orders import DeviceChange, ReplicaChange
 from tandem.app.api.admin.teams import TeamChange, TeamForm, add_teams
 from tandem.app.api.admin.usage import add_usage
 from tandem.app.api.completions.admission import Begun, admit
@@ -29,7 +30,7 @@ from tandem.app.api.completions.objects import ChatCompletion, Completion, Delet
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
 from tandem.app.api.http.auth import authenticate, operator
-from tandem.app.api.http.backend import AdminBackend, ServingBackend
+from tandem.app.api.http.backend import AdminBackend, OrderBackend, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, described
 from tandem.app.api.http.errors import FAILURES, ApiError, ErrorReply, NotReady, api_error, no_embeddings
 from tandem.app.api.http.kept_streams import KeptStreams
@@ -47,11 +48,16 @@ VERSION = metadata.version("tandem-llm")
 
 
 def create_api(
-    backend: ServingBackend, admin: AdminBackend | None = None, coalescer: ChunkCoalescer | None = None
+    backend: ServingBackend,
+    admin: AdminBackend | None = None,
+    orders: OrderBackend | None = None,
+    coalescer: ChunkCoalescer | None = None,
 ) -> FastAPI:
-    """Make the ASGI application. admin: None if keys and terms are kept elsewhere.
+    """Make the ASGI application.
 
     With Ray Serve: `@serve.ingress()` on a class whose `__serve_build_asgi_app__` returns `create_api(self, admin)`.
+    admin: None if keys and terms are kept elsewhere.
+    orders: None if operators' orders are given elsewhere.
     """
     api = FastAPIOffline(
         title="Tandem",
@@ -65,7 +71,7 @@ def create_api(
     add_responses(api, backend, coalescer, answering)
     add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
-    add_fleet(api, backend)
+    add_fleet(api, backend, orders)
     add_page(api)
     if admin is None:
         _refuse_administration(api)
@@ -210,11 +216,14 @@ def _add_own_endpoints(api: FastAPI, backend: ServingBackend) -> None:
 
 def _refuse_administration(api: FastAPI) -> None:
     async def refuse(request: Request) -> None:
-        raise KeyRefused("keys, teams, the terms of accounts, and usage are kept in the cloud")
+        raise KeyRefused(
+            "keys, teams, the terms of accounts, usage, and orders for the fleet are kept in the cloud"
+        )
 
     for path in ("/v1/keys", "/v1/keys/{id:path}", "/v1/teams", "/v1/teams/{name:path}"):
         api.api_route(path, methods=["GET", "POST", "PATCH", "DELETE"], include_in_schema=False)(refuse)
     api.patch("/v1/account", include_in_schema=False)(refuse)
+    api.patch("/v1/fleet/{name:path}", include_in_schema=False)(refuse)
     api.get("/v1/usage", include_in_schema=False)(refuse)
 
 
@@ -232,6 +241,8 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         (Rotation, "validation"),
         (TeamForm, "validation"),
         (TeamChange, "validation"),
+        (ReplicaChange, "validation"),
+        (DeviceChange, "validation"),
     ]
     _, definitions = models_json_schema(forms, ref_template=REFERENCE)
     documentation = generated()

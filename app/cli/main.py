@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import typer
 from rich.console import Console
 
-from tandem.app.cli import ledger
+from tandem.app.cli import fleet, ledger
 from tandem.app.cli.keys import keys, teams
 from tandem.app.cli.models import models
 from tandem.app.cli.server.target import AsJson, Url, failures, server
@@ -67,6 +67,7 @@ cli.add_typer(keys.cli, name="keys")
 cli.add_typer(teams.cli, name="teams")
 cli.add_typer(ledger.cli, name="ledger")
 cli.add_typer(models.cli, name="models")
+cli.add_typer(fleet.cli, name="fleet")
 
 Mode = Annotated[str | None, typer.Option(help=f"{', '.join(MODES)}; otherwise the server chooses.")]
 Device = Annotated[str | None, typer.Option(help='A name of `tandem devices`, or "any".')]

@@ -155,6 +155,10 @@ class Device:
         self.counters.step_s, self.counters.energy_j = self.processor.busy_s, self.energy_j
         return copy.copy(self.counters)
 
+    def reopen(self) -> None:
+        """Take sessions again after `close`."""
+        self._stopped = False
+
     async def close(self) -> None:
         self._stopped = True
         for session in list(self._sessions):

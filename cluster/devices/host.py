@@ -16,6 +16,7 @@ import ray
 
 from tandem.cluster.devices.model_cache import HeldModel, MakeEngine, SharedModel
 from tandem.cluster.devices.multi_model import SwitchingDevice
+from tandem.cluster.devices.orders import NO_ORDERS, DeviceOrders, Registration
 from tandem.cluster.devices.profile import DeviceProfile, load_profile
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import Link, LinkProfile
@@ -26,7 +27,7 @@ from tandem.engine.base import Engine
 
 log = logging.getLogger(__name__)
 
-Register = Callable[[list[DeviceRecord]], Awaitable[object]]
+Register = Callable[[list[DeviceRecord]], Awaitable[Registration | None]]
 
 
 class HostedDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,8 +55,9 @@ class Host:
 
     models: make the engines of those that each device holds, of which the first is loaded at the start. Where there are
         several, all are loaded and measured before.
-    register: called with a record of every device; what it raises is logged and tried again. Each call is
-        also the sign of life, so that a restarted scheduler learns of the devices by itself.
+    register: called with a record of every device that can be worked with; returns the orders for all, if there are
+        any. What it raises is logged and tried again. Each call is also the sign of life, so that a restarted scheduler
+        learns of the devices by itself.
     host, token, tls: of the endpoint; the token is shared, see `serve_engines`.
     """
 
@@ -74,6 +76,8 @@ class Host:
             load_profile(name)  # there is one
         self._settings = {d.name: d for d in devices}
         self._devices: dict[str, SwitchingDevice] = {}
+        self._links: dict[str, Link] = {}  # by engine
+        self._orders = NO_ORDERS
         self._make, self._models = models, list[SharedModel]()
         self._register = register
         self.ready = asyncio.Event()
@@ -93,12 +97,12 @@ class Host:
     async def run(self) -> None:
         """Serve and register until cancelled."""
         await self._load()
-        engines, links = dict[str, Engine](), dict[str, Link]()
+        engines = dict[str, Engine]()
         for name, device in self._devices.items():
             engines |= (its := device.engines(name))
             if not (link := self._settings[name].link).idle:
-                links |= dict.fromkeys(its, Link(link))
-        handler = partial(EngineHandler, engines, links=links)
+                self._links |= dict.fromkeys(its, Link(link))
+        handler = partial(EngineHandler, engines, links=self._links)
         async with serve_engines(
             engines, joined(self._host, 0), auth=self._token, tls=self._tls, handler=handler
         ) as endpoint:
@@ -110,7 +114,9 @@ class Host:
                 if not self._leaving:
                     try:
                         async with asyncio.timeout(5.0):
-                            await self._register([self._record(name, address) for name in self._devices])
+                            reply = await self._register(self._records(address))
+                        if reply is not None:
+                            await self._obey(reply.orders)
                     except Exception as error:
                         log.warning("registering devices failed, trying again: %s", error)
                 await asyncio.sleep(self._heartbeat_s)
@@ -123,10 +129,31 @@ class Host:
             held = [HeldModel(model, settings.speed(model.info.model)) for model in self._models]
             self._devices[name] = SwitchingDevice(await held[0].load(), held)
 
+    def _records(self, address: str) -> list[DeviceRecord]:
+        """Return the records of devices that can be worked with."""
+        return [self._record(name, address) for name in self._devices if not self._orders.unreachable(name)]
+
     def _record(self, name: str, address: str) -> DeviceRecord:
-        settings = self._settings[name]
-        record = self._devices[name].record(name, address, settings.link.rtt_s)
-        return msgspec.structs.replace(record, serves=settings.serves)
+        settings, device = self._settings[name], self._devices[name]
+        link = self._links.get(next(iter(device.engines(name))))
+        record = device.record(name, address, (settings.link if link is None else link.profile).rtt_s)
+        return msgspec.structs.replace(record, serves=settings.serves, link=link and link.state)
+
+    async def _obey(self, orders: DeviceOrders) -> None:
+        """Stop and start devices, and change their links, as ordered."""
+        self._orders = orders
+        for name, device in self._devices.items():
+            order, configured, engines = orders.link(name), self._settings[name].link, device.engines(name)
+            link = self._links.get(next(iter(engines)))
+            if link is None and (order.cut or order.profile is not None):
+                link = Link(configured)
+                self._links |= dict.fromkeys(engines, link)
+            if link is not None:
+                link.change(order.profile or configured, order.cut)
+            if name in orders.stopped:
+                await device.close()
+            else:
+                device.reopen()
 
 
 def _die(serving: asyncio.Task[None]) -> None:

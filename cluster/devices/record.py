@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tandem.cluster.link.state import LinkState
 from tandem.engine.base import Continuation
 
 
@@ -46,6 +47,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     dialled_in: whether it is a program of its own behind a gateway, whose address it shares with others.
     continuation: as in EngineInfo.
     serves: names of the cloud's models whose requests it takes part in; empty: all.
+    link: of its link besides the round trip; None: nothing is known.
     """
 
     name: str
@@ -68,3 +70,4 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelRecord, ...] = ()
     continuation: Continuation = "kept"
     serves: tuple[str, ...] = ()
+    link: LinkState | None = None

@@ -15,6 +15,7 @@ from random import Random
 
 import msgspec
 
+from tandem.cluster.link.state import LinkState
 from tandem.cluster.link.timer import Timer, precise_timer
 
 Trace = tuple[tuple[float, float], ...]
@@ -30,7 +31,8 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     up_bytes_per_s, down_bytes_per_s: bandwidth; None is unlimited.
     up_trace, down_trace: bandwidth that changes, as (seconds since the link's start, bytes/s) in order, in
         place of the constant; the last rate holds on.
-    seed: of the jitter.
+    seed: of the jitter and of losses.
+    loss: share of frames that are lost, and sent again a round trip later.
     """
 
     rtt_s: float = 0.0
@@ -41,6 +43,7 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     down_trace: Trace = ()
     seed: int = 0
     rtt_trace: Trace = ()
+    loss: float = 0.0
 
     def __post_init__(self) -> None:
         times = [t for t, _ in self.rtt_trace]
@@ -52,6 +55,8 @@ class LinkProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"rtt_s must be at least 0 and jitter_s between 0 and rtt_s / 2, "
                 f"not {least} and {self.jitter_s}"
             )
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss must be at least 0 and below 1, not {self.loss}")
         for name, rate in (
             ("up_bytes_per_s", self.up_bytes_per_s),
             ("down_bytes_per_s", self.down_bytes_per_s),
@@ -79,12 +84,18 @@ class LinkModel:
     """
 
     def __init__(
-        self, delay_s: float | Trace, jitter_s: float, rate: float | Trace | None, seed: int
+        self,
+        delay_s: float | Trace,
+        jitter_s: float,
+        rate: float | Trace | None,
+        seed: int,
+        loss: float = 0.0,
     ) -> None:
         """delay_s: one way, seconds; or how it changes, as (seconds since the start, delay_s)."""
         changes = delay_s if isinstance(delay_s, tuple) else ((0.0, delay_s),)
         self._delay_s, self._delay_times = [d for _, d in changes], [t for t, _ in changes]
-        self._jitter_s, self._random = jitter_s, Random(seed).random if jitter_s else None
+        self._jitter_s, self._loss = jitter_s, loss
+        self._random = Random(seed).random if jitter_s or loss else None
         trace = rate if isinstance(rate, tuple) else ((0.0, rate),) if rate is not None else ()
         self._times = [t for t, _ in trace]
         self._rates = [r for _, r in trace]
@@ -110,7 +121,10 @@ class LinkModel:
         if len(self._delay_s) > 1:
             delay_s = self._delay_s[bisect_right(self._delay_times, sent_s) - 1]
         if self._random is not None:
+            way_s = delay_s
             delay_s += 2.0 * self._jitter_s * self._random() - self._jitter_s
+            while self._loss and self._random() < self._loss:
+                delay_s += 2.0 * way_s
         arrival_s = sent_s + delay_s
         if arrival_s < self._last_s:
             arrival_s = self._last_s
@@ -119,6 +133,10 @@ class LinkModel:
         if (waited_s := arrival_s - now_s - delay_s) > 0.0:
             self.waited_s += waited_s
         return arrival_s
+
+    def rate(self, now_s: float) -> float | None:
+        """Return the bandwidth at a time, bytes/s; None: no limit."""
+        return self._rates[bisect_right(self._times, now_s) - 1] if self._times else None
 
     def _transmitted(self, start_s: float, size_bytes: int) -> float:
         """Return when the last byte of a frame has left if its first may leave at `start_s`."""
@@ -134,13 +152,13 @@ class LinkModel:
 def up_model(profile: LinkProfile) -> LinkModel:
     """The direction from the device to the cloud."""
     rate = profile.up_trace or profile.up_bytes_per_s
-    return LinkModel(_one_way(profile), profile.jitter_s, rate, profile.seed * 2)
+    return LinkModel(_one_way(profile), profile.jitter_s, rate, profile.seed * 2, profile.loss)
 
 
 def down_model(profile: LinkProfile) -> LinkModel:
     """The direction from the cloud to the device."""
     rate = profile.down_trace or profile.down_bytes_per_s
-    return LinkModel(_one_way(profile), profile.jitter_s, rate, profile.seed * 2 + 1)
+    return LinkModel(_one_way(profile), profile.jitter_s, rate, profile.seed * 2 + 1, profile.loss)
 
 
 def _one_way(profile: LinkProfile) -> float | Trace:
@@ -154,6 +172,7 @@ class Pipe:
         self._model = model
         self._start_s = self._last_s = 0.0
         self._timer: Timer | None = None
+        self._held: list[tuple[int, Callable[[], None], float]] | None = None
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             self._begin()
@@ -186,11 +205,38 @@ class Pipe:
 
         real_s: what the real path takes of the delay, which the emulation leaves out.
         """
+        if self._held is not None:
+            self._held.append((size_bytes, deliver, real_s))
+            return
         timer = self._timer or self._begin()
         arrival_s = self._start_s + self._model.arrival(timer.time() - self._start_s, size_bytes) - real_s
         if arrival_s > self._last_s:
             self._last_s = arrival_s
         timer.call_at(self._last_s, deliver)
+
+    @property
+    def rate(self) -> float | None:
+        """Bandwidth at this moment, bytes/s; None: no limit."""
+        timer = self._timer or self._begin()
+        return self._model.rate(timer.time() - self._start_s)
+
+    def hold(self) -> None:
+        """Keep what is to be carried from now on; what is under way arrives."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Carry what was kept, and what comes."""
+        held, self._held = self._held or (), None
+        for size_bytes, deliver, real_s in held:
+            self.carry(size_bytes, deliver, real_s)
+
+    def follow(self, model: LinkModel) -> None:
+        """Go on as another model says, without overtaking what is under way."""
+        model.sent_bytes, model.waited_s = self.sent_bytes, self.waited_s
+        self._model = model
+        if self._timer is not None:
+            self._start_s = self._timer.time()
 
 
 class Link:
@@ -200,3 +246,20 @@ class Link:
         self.profile = profile
         self.up = Pipe(up_model(profile))
         self.down = Pipe(down_model(profile))
+
+    @property
+    def state(self) -> LinkState:
+        """Bandwidth and loss at this moment."""
+        return LinkState(self.up.rate, self.down.rate, self.profile.loss)
+
+    def change(self, profile: LinkProfile, cut: bool) -> None:
+        """Take on other properties. A link that is cut keeps what it is given, until it is mended."""
+        if profile != self.profile:
+            self.profile = profile
+            self.up.follow(up_model(profile))
+            self.down.follow(down_model(profile))
+        for pipe in (self.up, self.down):
+            if cut:
+                pipe.hold()
+            else:
+                pipe.release()

@@ -28,6 +28,7 @@ class LinkSettings(Strict):
     up_mbit_per_s, down_mbit_per_s: bandwidth from and to the device, megabits/s; null for no limit.
     rtt_trace: varying round-trip time, as [[seconds, rtt_ms], …] from second 0 on, in place of rtt_ms.
     up_trace, down_trace: varying bandwidth, as [[seconds, megabits/s], …] from second 0 on, in place of the constant.
+    loss: share of frames that are lost, and sent again a round trip later.
     """
 
     rtt_ms: float = Field(0.0, ge=0)
@@ -37,6 +38,7 @@ class LinkSettings(Strict):
     rtt_trace: tuple[tuple[float, float], ...] = ()
     up_trace: tuple[tuple[float, float], ...] = ()
     down_trace: tuple[tuple[float, float], ...] = ()
+    loss: float = Field(0.0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _possible(self) -> LinkSettings:
@@ -49,7 +51,7 @@ class LinkSettings(Strict):
         return self
 
     def profile(self, seed: int = 0) -> LinkProfile:
-        """Return the link's profile in seconds and bytes. seed: of the jitter."""
+        """Return the link's profile in seconds and bytes. seed: of jitter and losses."""
         rates = (self.up_mbit_per_s, self.down_mbit_per_s)
         up, down = (None if rate is None else rate * BYTES_PER_MBIT for rate in rates)
         return LinkProfile(
@@ -61,6 +63,7 @@ class LinkSettings(Strict):
             rtt_trace=tuple((time_s, rtt_ms / 1e3) for time_s, rtt_ms in self.rtt_trace),
             up_trace=tuple((time_s, rate * BYTES_PER_MBIT) for time_s, rate in self.up_trace),
             down_trace=tuple((time_s, rate * BYTES_PER_MBIT) for time_s, rate in self.down_trace),
+            loss=self.loss,
         )
 
 

@@ -10,14 +10,19 @@ from contextlib import suppress
 from typing import Any
 
 from ray import serve
+from ray.experimental import internal_kv
 from ray.serve.handle import DeploymentHandle
 
+from tandem.cluster.devices.orders import Registration
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.config.reconfigure import Live, in_place
+from tandem.deployments.control.calls import refuses
+from tandem.deployments.control.orders import DeviceOrder, OrderBook, OrdersTold
 from tandem.deployments.pools.device_hosts import Edge, HostSettings
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.routing.directory import Directory, Snapshot
+from tandem.engine.base import EngineError
 from tandem.policies.autoscaling.handover import ReplicaQueue, handed_over
 
 logger = logging.getLogger("ray.serve")
@@ -41,6 +46,24 @@ class SchedulerLive(Live):
     hosts: tuple[HostSettings, ...] = ()
 
 
+class ClusterStore:
+    """Bytes in the cluster's store, under the name of an application's orders."""
+
+    def __init__(self, app: str) -> None:
+        self._key = f"tandem orders of {app}".encode()
+
+    def read(self) -> bytes | None:
+        kept: bytes | None = internal_kv._internal_kv_get(self._key)
+        return kept
+
+    def write(self, data: bytes) -> None:
+        internal_kv._internal_kv_put(self._key, data, overwrite=True)
+
+    def clear(self) -> None:
+        internal_kv._internal_kv_del(self._key)
+
+
+@refuses(EngineError)
 class Scheduler:
     """Keeps the directory and hands out snapshots of it. Sees to it that the device hosts that the settings list are
     there."""
@@ -56,10 +79,12 @@ class Scheduler:
         self._directory = Directory(EXPIRY_S, version=time.time_ns() // 1000)
         self._directory.expect(_names(hosts))
         self._news, self._listed = asyncio.Event(), asyncio.Event()
+        self._drained: dict[str, list[EndpointInfo]] = {}
         self._waiting: Mapping[str, float] = {}
         self._waiting_until_s = 0.0
         self._waking: dict[str, asyncio.Task[None]] = {}
         context = serve.get_replica_context()
+        self._book = OrderBook(ClusterStore(context.app_name))
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
         self._edge = Edge(
             context.app_name, hosts, myself.register.remote, endpoint, context.replica_id.unique_id
@@ -71,15 +96,45 @@ class Scheduler:
     def reconfigure(self, config: dict[str, Any]) -> None:
         """Serve's `user_config`, as SchedulerLive."""
         if (now := in_place(SchedulerLive(hosts=self._hosts), config)) is not None:
+            self._hosts = now.hosts
             self._edge.want(now.hosts)
             self._directory.expect(_names(now.hosts))
 
-    async def register(self, records: Sequence[DeviceRecord]) -> int:
-        """Called by device hosts and the gateway, again and again: it is also their sign of life. The version of the
-        snapshot from which on the devices are in it."""
-        if self._directory.register(records, time.monotonic()):
+    async def register(self, records: Sequence[DeviceRecord]) -> Registration:
+        """Called by device hosts and the gateway, again and again: it is also their sign of life, and tells them of
+        operators' orders."""
+        orders = self._book.orders.devices
+        there = [record for record in records if not orders.unreachable(record.name)]
+        if self._directory.register(there, time.monotonic()):
             self._tell()
-        return self._directory.version
+        return Registration(self._directory.version, orders)
+
+    async def orders(self) -> OrdersTold:
+        """Return operators' orders, and the replicas that drain for them."""
+        drained = {pool: list(replicas) for pool, replicas in self._drained.items() if replicas}
+        return OrdersTold(drained, self._book.orders.devices)
+
+    async def order_replica(self, name: str, drained: bool) -> OrdersTold:
+        """Drain a replica, or have it take requests again; raises as OrderBook.drain."""
+        up = self._directory.snapshot.pools
+        everyone = {pool: [*up.get(pool, ()), *self._drained.get(pool, ())] for pool in self._pools}
+        self._book.drain(name, drained, everyone)
+        for pool, handle in self._pools.items():
+            if any(each.name == name for each in everyone[pool]):
+                await self._list(pool, handle)
+        if self._directory.update(time.monotonic()):
+            self._tell()
+        return await self.orders()
+
+    async def order_device(self, name: str, order: DeviceOrder) -> OrdersTold:
+        """Stop, start or cut off a device, which hears of it when it registers next; raises as OrderBook.order."""
+        hosted = _names(self._hosts)
+        self._book.order(name, order, {*self._directory.snapshot.devices, *hosted, *self._stopped}, hosted)
+        return await self.orders()
+
+    @property
+    def _stopped(self) -> frozenset[str]:
+        return self._book.orders.devices.stopped
 
     async def lost(self, name: str, address: str) -> None:
         """Record that a device did not answer; it and others of its host are unlisted until they register again."""
@@ -115,7 +170,7 @@ class Scheduler:
             self._wake(pool, handle)
         try:
             async with asyncio.timeout(REPLICAS_S):
-                asked = handle.broadcast("state", waiting / max(up, 1))
+                asked = handle.broadcast("state", waiting / max(up, 1), self._book.orders.drained)
                 states = await asked.results_async(return_exceptions=True)
         except TimeoutError:  # one of them hangs: Serve will see to that, and the rest are still there
             logger.warning("not every %s says how busy it is", pool)
@@ -123,7 +178,13 @@ class Scheduler:
         except Exception as error:  # no replica is up yet, or the only one has just died
             logger.debug("cannot list %s: %r", pool, error)
             states = []
-        listed: list[EndpointInfo] = [each for state in states if isinstance(state, list) for each in state]
+        found: list[EndpointInfo] = [each for state in states if isinstance(state, list) for each in state]
+        drained = self._book.orders.drained
+        gone = {each.name for each in self._drained.get(pool, ())} - {each.name for each in found}
+        if gone and all(isinstance(state, list) for state in states):
+            self._book.forget(gone.__contains__)
+        self._drained[pool] = [each for each in found if each.name in drained]
+        listed = [each for each in found if each.name not in drained]
         known = self._directory.addresses(pool)
         self._directory.list_pool(pool, listed)
         await self._hand_over(pool, handle, [each for each in listed if each.address in known])
@@ -157,6 +218,8 @@ class Scheduler:
     async def __del__(self) -> None:
         for task in (self._refreshing, self._tending, *self._waking.values()):
             task.cancel()
+        if self._edge.owned:  # there is no successor
+            self._book.close()
         self._edge.stop()
 
 

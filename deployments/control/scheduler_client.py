@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ray.serve.handle import DeploymentHandle
 
+from tandem.cluster.devices.orders import Registration
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.control.calls import HandleClient
+from tandem.deployments.control.orders import DeviceOrder, OrdersTold
 from tandem.deployments.control.scheduler import Scheduler
 from tandem.deployments.routing.directory import Snapshot
 
@@ -28,12 +30,19 @@ class SchedulerClient(HandleClient):
         super().__init__(scheduler)
         self._answer_s = answer_s
 
-    async def register(self, records: Sequence[DeviceRecord]) -> int:
-        """Return the version of the snapshot from which on these devices are in it."""
+    async def register(self, records: Sequence[DeviceRecord]) -> Registration:
         return await self.ask(self._answer_s, Scheduler.register, records)
 
-    def register_soon(self, records: Sequence[DeviceRecord]) -> None:
-        self.tell(Scheduler.register, records)
+    async def orders(self) -> OrdersTold:
+        return await self.ask(self._answer_s, Scheduler.orders)
+
+    async def order_replica(self, name: str, drained: bool) -> OrdersTold:
+        """Raises as OrderBook.drain."""
+        return await self.ask(self._answer_s, Scheduler.order_replica, name, drained)
+
+    async def order_device(self, name: str, order: DeviceOrder) -> OrdersTold:
+        """Raises as OrderBook.order."""
+        return await self.ask(self._answer_s, Scheduler.order_device, name, order)
 
     def lost(self, device: str, address: str) -> None:
         self.tell(Scheduler.lost, device, address)

@@ -25,7 +25,7 @@ logger = logging.getLogger("ray.serve")
 class ConnectedDevices:
     """Connected devices.
 
-    engines: of devices that serve one, by name.
+    engines: of devices that serve one and are not stopped, by name.
     gone: called with the name of a device that has left.
     """
 
@@ -36,6 +36,8 @@ class ConnectedDevices:
         self._callers, self._cloud, self._told_gone, self._answer_s = callers, cloud, gone, answer_s
         self._greeted: dict[Connection, ConnectedDevice] = {}
         self._here: dict[str, ConnectedDevice] = {}
+        self._serving: dict[str, Engine] = {}  # also of devices that are stopped
+        self._stopped: frozenset[str] = frozenset()
 
     async def admit(self, hello: Hello) -> DeviceIdentity:
         """Return the identity of a key's holder. Raises Unauthorized; AlreadyConnected if another program with that
@@ -68,14 +70,16 @@ class ConnectedDevices:
             before.leave(EngineStopped("the device has dialled in anew"))
         self._here[device.name] = device
         if ENGINE in connection.peer_engines:
-            self.engines[device.name] = connection.engine(ENGINE)
+            self._serving[device.name] = connection.engine(ENGINE)
+            self._offer()
         connection.closed.add_done_callback(lambda _: self._forget(device))
         logger.info("device %s has dialled in", device.name)
 
     def _forget(self, device: ConnectedDevice) -> None:
         if self._here.get(device.name) is device:
             del self._here[device.name]
-            self.engines.pop(device.name, None)
+            self._serving.pop(device.name, None)
+            self._offer()
             self._told_gone(device.name)
             logger.info("device %s is gone", device.name)
 
@@ -83,6 +87,20 @@ class ConnectedDevices:
         """The devices whose engines others reach at this address."""
         devices = [device for device in self._here.values() if device.name in self.engines]
         return [record for device in devices if (record := device.present(address)) is not None]
+
+    def obey(self, stopped: frozenset[str]) -> None:
+        """Give these devices no work, and all others some. What a device that is stopped works on goes on elsewhere,
+        as its connection ends; it may dial in again, for requests of its own."""
+        for name in stopped - self._stopped:
+            if name in self.engines:
+                self._here[name].leave(EngineStopped("an operator has stopped this device"))
+        self._stopped = stopped
+        self._offer()
+
+    def _offer(self) -> None:
+        """Set the engines that others reach; their handlers share the mapping."""
+        self.engines.clear()
+        self.engines |= {n: engine for n, engine in self._serving.items() if n not in self._stopped}
 
     async def check(self) -> None:
         """Send devices away whose key was revoked, and end sessions that were left behind."""

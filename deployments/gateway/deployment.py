@@ -137,8 +137,12 @@ class Gateway:
 
     async def _register_all(self) -> None:
         while True:
-            if records := self._devices.records(self._inside):
-                self._scheduler.register_soon(records)
+            try:
+                told = await self._scheduler.register(self._devices.records(self._inside))
+            except Exception as error:  # the scheduler restarts
+                logger.warning("registering devices failed, trying again: %s", error)
+            else:
+                self._devices.obey(told.orders.stopped)
             await asyncio.sleep(SIGN_S)
 
     async def _check(self) -> None:
@@ -149,7 +153,7 @@ class Gateway:
     async def _register(self, record: DeviceRecord) -> None:
         """Return when the router knows the device."""
         record = msgspec.structs.replace(record, address=self._inside)
-        await self._router.known(await self._scheduler.register([record]))
+        await self._router.known((await self._scheduler.register([record])).version)
 
     async def _dial(self, endpoint: EndpointInfo) -> Engine:
         return await self._peers.engine(endpoint.address, endpoint.engine)

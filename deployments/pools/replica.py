@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Set
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from tandem.cluster.wire.address import joined, reachable
+from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.deployments.config.settings import Strict
@@ -66,11 +67,28 @@ class EndpointSettings(Strict):
 
 
 class _Part(NamedTuple):
-    """An engine of a replica. settings: its own; address: where it is served."""
+    """An engine of a replica. settings: its own; address: where it is served; connections: of those who use it."""
 
     engine: Engine
     settings: AnySettings | MiddleSettings
     address: str
+    connections: Set[Connection]
+
+    def name(self, pool: str) -> str:
+        """Return the name by which operators know it."""
+        return f"{pool} {self.address}"
+
+    async def drain(self, within_s: float) -> None:
+        """Wait until no session is left; after `within_s`, have those that are go on elsewhere."""
+        if isinstance(self.engine, HandsOver):
+            self.engine.hand_over((await self.engine.stats()).waiting)
+        try:
+            async with asyncio.timeout(within_s):
+                while (await self.engine.stats()).sessions:  # noqa: ASYNC110 (engines have no such event)
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.fail(EngineStopped("an operator drains this replica"))
 
     async def endpoint(self, pool: str) -> EndpointInfo | None:
         """Return address and load; None while the engine hangs."""
@@ -78,7 +96,7 @@ class _Part(NamedTuple):
         if stats.overdue_s > 0:
             return None
         return EndpointInfo(
-            name=f"{pool} {self.address}",
+            name=self.name(pool),
             address=self.address,
             engine=pool,
             model=info.model,
@@ -112,6 +130,7 @@ class EngineEndpoint:
             self._exit.push_async_callback(self._exporter.close)
         each = engine.services if isinstance(engine, ServiceSettings) else (engine,)
         self._draining, self._waiting = False, 0.0
+        self._drains: dict[str, asyncio.Task[None]] = {}  # by the part's name
         self._parts: list[_Part] = []  # known to __del__ if one of them cannot start
         for part in each:
             self._parts.append(await self._start(part))
@@ -125,20 +144,34 @@ class EngineEndpoint:
         server = await self._exit.enter_async_context(
             serve_engines({self.pool: reached}, joined(at.host, 0), auth=at.token, tls=at.listening())
         )
-        part = _Part(engine, settings, reachable(server.address))
+        part = _Part(engine, settings, reachable(server.address), server.connections)
         logger.info("%s serves %s at %s", self.pool, engine.info.model, part.address)
         return part
 
-    async def state(self, waiting: float = 0.0) -> list[EndpointInfo]:
+    async def state(self, waiting: float = 0.0, drained: Collection[str] = ()) -> list[EndpointInfo]:
         """Return addresses and loads for the scheduler; nothing while draining, so that no new session is sent here.
 
         waiting: its share of the requests without a replica, which it passes on to autoscaling.
+        drained: names of replicas, also others, that operators want without sessions.
         """
         self._waiting = waiting * len(self._parts)  # the scheduler counts addresses
+        for part in self._parts:
+            self._drain(part, part.name(self.pool) in drained)
         if self._draining:
             return []
         listed = [await part.endpoint(self.pool) for part in self._parts]
         return [endpoint for endpoint in listed if endpoint is not None]
+
+    def _drain(self, part: _Part, wanted: bool) -> None:
+        """Begin to drain a part, or end that."""
+        name = part.name(self.pool)
+        if not wanted:
+            if (draining := self._drains.pop(name, None)) is not None:
+                draining.cancel()
+        elif name not in self._drains:
+            logger.info("an operator drains %s", name)
+            draining = asyncio.get_running_loop().create_task(part.drain(self._settings.drain_s))
+            self._drains[name] = draining
 
     async def hand_over(self, counts: Mapping[str, int]) -> None:
         """Have so many of the sessions that only wait go elsewhere. counts: by address, also of others."""

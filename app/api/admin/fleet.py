@@ -11,12 +11,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from tandem.app.api.admin.orders import add_orders, shown_orders, shown_replica
 from tandem.app.api.http.auth import operator
-from tandem.app.api.http.backend import ServingBackend
+from tandem.app.api.http.backend import OrderBackend, ServingBackend
 from tandem.app.api.http.errors import api_error
 from tandem.app.api.http.kept_streams import EVENT_STREAM
 from tandem.app.api.http.sending import Sending
-from tandem.deployments.request.assignment import EndpointInfo, Unavailable
+from tandem.deployments.control.orders import OrdersTold
+from tandem.deployments.request.assignment import Unavailable
 
 PERIOD_S = 0.5
 """Seconds between two looks at the fleet."""
@@ -26,29 +28,31 @@ LONGEST_S = 600.0
 """Seconds after which a stream ends, so that its client shows its key again."""
 BYTES_PER_S = 2**18
 """Bytes that a stream takes at most on average: a large fleet is told less often."""
-_TOLD_LOAD = ("waiting", "room", "blocks_free", "blocks_total", "preempted")
 
 
-def add_fleet(api: FastAPI, backend: ServingBackend) -> None:
-    """Add the endpoint."""
+def add_fleet(api: FastAPI, backend: ServingBackend, orders: OrderBackend | None) -> None:
+    """Add the endpoints. orders: None where none are taken."""
 
     @api.get(
         "/v1/fleet",
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
     async def fleet(request: Request, stream: bool = False) -> Response:
-        """Show replicas by pool, devices, those missing, and the answers that this process gives now; with `stream`
-        whenever that changes. For operators."""
+        """Show replicas by pool, devices, those missing, the answers that this process gives now, and the orders in
+        force; with `stream` whenever that changes. For operators."""
         await operator(request, backend)
-        return FleetStream(backend) if stream else JSONResponse(await _shown(backend))
+        return FleetStream(backend, orders) if stream else JSONResponse(await _shown(backend, orders))
+
+    if orders is not None:
+        add_orders(api, backend, orders)
 
 
 class FleetStream(Response):
     """Events with the whole state, whenever it has changed, for as long as the client is there."""
 
-    def __init__(self, backend: ServingBackend) -> None:
+    def __init__(self, backend: ServingBackend, orders: OrderBackend | None) -> None:
         super().__init__()
-        self._backend = backend
+        self._backend, self._orders = backend, orders
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await Sending(receive, send).run(self._tell, lambda: None)
@@ -73,7 +77,7 @@ class FleetStream(Response):
 
     async def _event(self) -> bytes:
         try:
-            told = await _shown(self._backend)
+            told = await _shown(self._backend, self._orders)
         except Unavailable as error:  # the router restarts
             told = api_error(error).body()
         return b"data: %b\n\n" % json.dumps(told, separators=(",", ":")).encode()
@@ -84,26 +88,16 @@ def pause_s(size: int) -> float:
     return max(PERIOD_S, size / BYTES_PER_S)
 
 
-async def _shown(backend: ServingBackend) -> dict[str, Any]:
+async def _shown(backend: ServingBackend, orders: OrderBackend | None) -> dict[str, Any]:
     snapshot = await backend.fleet()
+    ordered = OrdersTold() if orders is None else await orders.orders()
     return {
         "object": "fleet",
         "pools": {
-            pool: [_replica(replica) for replica in replicas] for pool, replicas in snapshot.pools.items()
+            pool: [shown_replica(each) for each in replicas] for pool, replicas in snapshot.pools.items()
         },
         "devices": await backend.devices(),
         "missing": sorted(snapshot.awaited),
         "requests": msgspec.to_builtins(backend.under_way()),
-    }
-
-
-def _replica(replica: EndpointInfo) -> dict[str, Any]:
-    """Return a replica's state and load."""
-    return {
-        "name": replica.name,
-        "model": replica.model,
-        "sessions": replica.sessions,
-        "rests": replica.rests,
-        "refusal": replica.refusal,
-        **{name: getattr(replica.load, name) for name in _TOLD_LOAD},
+        **shown_orders(ordered),
     }

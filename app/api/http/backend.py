@@ -16,6 +16,7 @@ from tandem.deployments.access.teams import TeamStatement
 from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.control.observation import Observation
+from tandem.deployments.control.orders import DeviceOrder, OrdersTold
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.under_way import UnderWay
@@ -171,6 +172,22 @@ class ServingBackend(Protocol):
 
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
         """Return the metrics of all replicas of the API and their content type."""
+        ...
+
+
+class OrderBackend(Protocol):
+    """Carries out operators' orders. Raises Unavailable without an answer in time."""
+
+    async def orders(self) -> OrdersTold:
+        """Return the orders in force."""
+        ...
+
+    async def order_replica(self, name: str, drained: bool) -> OrdersTold:
+        """Drain a replica, or have it take requests again. Raises NoSuchEndpoint, OrderRefused."""
+        ...
+
+    async def order_device(self, name: str, order: DeviceOrder) -> OrdersTold:
+        """Stop or start a device, or change its link. Raises NoSuchEndpoint, OrderRefused."""
         ...
 
 

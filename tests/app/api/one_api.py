@@ -43,7 +43,7 @@ class _Streams:
 @cache
 def _standing(replica: int) -> tuple[Standing, FastAPI]:
     backend: Any = Standing()
-    return backend, create_api(backend, backend)
+    return backend, create_api(backend, backend, backend)
 
 
 def api_of(backend: NullBackend, replica: int = 0) -> FastAPI:

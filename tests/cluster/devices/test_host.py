@@ -9,9 +9,11 @@ import ray
 
 from tandem.cluster.devices.host import DeviceHost, Host, HostedDevice
 from tandem.cluster.devices.model_cache import SharedModel
+from tandem.cluster.devices.orders import NO_ORDERS, DeviceOrders, LinkOrder, Registration
 from tandem.cluster.devices.profile import UnknownProfile
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.link.link import LinkProfile
+from tandem.cluster.link.state import LinkState
 from tandem.cluster.wire.client import connect
 from tandem.engine.base import EngineStopped, Sampling
 from tandem.engine.null.engine import NullEngine
@@ -168,3 +170,46 @@ async def test_a_model_is_in_memory_once_and_only_while_a_device_has_it_loaded()
     with pytest.raises(EngineStopped):
         await first.open([20], Sampling())
     assert await model.take() is made[2]
+
+
+async def test_operators_stop_a_device_and_cut_its_link() -> None:
+    """Have a host hear of orders when it registers, and follow them."""
+    orders, registered = NO_ORDERS, asyncio.Queue[list[DeviceRecord]]()
+
+    async def register(records: list[DeviceRecord]) -> Registration:
+        await registered.put(records)
+        return Registration(1, orders)
+
+    async def names(expected: set[str]) -> list[DeviceRecord]:
+        """Return the records once there are those alone."""
+        async with asyncio.timeout(10):
+            while True:
+                records = await registered.get()
+                if {record.name for record in records} == expected:
+                    return records
+
+    running = asyncio.create_task(Host([NullEngine], DEVICES, register, heartbeat_s=0.01).run())
+    laptop, _ = await names({"laptop", "phone"})
+    assert laptop.link is None
+    connection = await connect(laptop.address)
+    engine = connection.engine("laptop")
+    session = await engine.open([20], Sampling())
+    orders = DeviceOrders(frozenset({"laptop"}), {"phone": LinkOrder(cut=True)})
+    await names(set())
+    with pytest.raises(EngineStopped):
+        await session.verify([])
+    with pytest.raises(EngineStopped):
+        await engine.open([20], Sampling())
+    cut = asyncio.create_task(connection.engine("phone").open([20], Sampling()))
+    orders = DeviceOrders(links={"laptop": LinkOrder(profile=LinkProfile(rtt_s=0.004, loss=0.25))})
+    laptop, phone = await names({"laptop", "phone"})
+    await cut  # what waited has arrived
+    assert (laptop.rtt_s, laptop.link, phone.rtt_s) == (0.004, LinkState(loss=0.25), 0.002)
+    await engine.open([20], Sampling())
+    orders = NO_ORDERS
+    async with asyncio.timeout(10):
+        while (await registered.get())[0].link != LinkState():
+            pass
+    await connection.close()
+    running.cancel()
+    await asyncio.wait((running,))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.cluster.link.link import Link, LinkModel, LinkProfile, Pipe, Trace, down_model, up_model
+from tandem.cluster.link.state import LinkState
 from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.server import EngineHandler
@@ -231,3 +232,35 @@ async def test_links_of_one_connection_are_apart() -> None:
         await opening
         assert time.monotonic() - start_s >= 1.99
         await connection.close()
+
+
+def test_a_lost_frame_comes_a_round_trip_later_and_overtakes_none() -> None:
+    profile = LinkProfile(rtt_s=0.1, loss=0.3, seed=7)
+    arrivals = list(map(up_model(profile).arrival, range(99), range(99)))
+    late = [round((arrival - now - 0.05) / 0.1, 9) for now, arrival in enumerate(arrivals)]
+    assert all(times == int(times) for times in late)
+    assert 10 < sum(times > 0 for times in late) < 50
+    model = up_model(profile)
+    at_once = [model.arrival(0.0, 1) for _ in range(99)]
+    assert at_once == sorted(at_once)
+
+
+@in_virtual_time
+async def test_a_cut_link_keeps_what_it_is_given_until_it_is_mended() -> None:
+    link, came = Link(LinkProfile(rtt_s=2.0)), list[tuple[str, float]]()
+
+    def send(name: str, size: int = 10) -> None:
+        link.up.carry(size, lambda: came.append((name, now_s())))
+
+    send("under way")
+    link.change(link.profile, cut=True)
+    send("kept")
+    await asyncio.sleep(5.0)
+    assert [name for name, _ in came] == ["under way"]
+    slow = LinkProfile(rtt_s=0.0, up_bytes_per_s=10.0, loss=0.5)
+    link.change(slow, cut=False)
+    send("throttled", 20)
+    assert (link.profile, link.state) == (slow, LinkState(10.0, None, 0.5))
+    await asyncio.sleep(5.0)
+    assert came[1:] == [("kept", pytest.approx(6.0)), ("throttled", pytest.approx(8.0))]
+    assert link.up.sent_bytes == 40

@@ -220,3 +220,19 @@ async def test_a_device_stays_listed_while_nobody_says_whether_its_key_holds() -
         with pytest.raises(Unauthorized):
             running.result()
         assert not there.devices.records("10.0.0.1:1")
+
+
+async def test_a_stopped_device_works_for_nobody_until_it_is_started() -> None:
+    async with gateway() as here, program(here.address):
+        await until(lambda: "laptop" in here.devices.engines)
+        session = await here.engine.open([20], FOREVER)
+        here.devices.obey(frozenset({"laptop"}))
+        assert here.devices.engines == {}
+        with pytest.raises(EngineStopped):
+            await session.verify([])
+        await until(lambda: len(here.arrivals) == 2)  # it dials in again, for its own requests
+        assert here.devices.engines == {}
+        assert here.devices.records("") == []
+        here.devices.obey(frozenset())
+        session = await here.engine.open([20], FOREVER)
+        await session.cancel()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tandem.cluster.wire.client import connect
+from tandem.cluster.wire.peers import Peers
 from tandem.deployments.pools import replica as replicas
 from tandem.deployments.pools.engines import AnySettings, NullSettings, ServiceSettings, TorchSettings
 from tandem.deployments.pools.replica import EndpointSettings, EngineEndpoint
@@ -109,3 +110,28 @@ async def test_an_engine_that_hangs_while_its_process_lives_is_left_and_replaced
         await world.executor.settled()
         for connection in connections:
             await connection.close()
+
+
+async def test_an_operator_drains_it_and_its_sessions_go_on_elsewhere() -> None:
+    settings = NullSettings(kind="null", tokens_per_s=50, context=2048)
+    async with started(settings) as drained, started(settings) as other:
+        drained._settings = EndpointSettings(drain_s=0.05)
+        (here,), (there,) = await drained.state(), await other.state()
+        peers = Peers()
+        engines = [await peers.engine(each.address, "verifier") for each in (here, there)]
+        world = World(engines, limits=Limits())
+        job = Job(1, PROMPT, Sampling(max_tokens=20, ignore_eos=True), mode="cloud")
+        answer = list[int]()
+        async for delta in world.executor.run(job):
+            answer += delta.ids
+            told = await drained.state(drained={here.name})
+            await other.state(drained={here.name})
+        assert len(answer) == 20
+        assert [each.name for each in told] == [here.name], "it is still there"
+        assert [endpoint.address for endpoint in world.gone] == ["verifier:0"]
+        await drained.state()
+        engine = await peers.engine(here.address, "verifier")
+        session = await engine.open([20], Sampling())
+        await session.cancel()
+        await world.executor.settled()
+        await peers.close()
