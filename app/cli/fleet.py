@@ -93,9 +93,11 @@ def _rows(found: Json) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for replicas, state in ((found["pools"], "up"), (found["drained"], "drained")):
         for each in (each for pool in replicas.values() for each in pool):
-            rows.append((each["name"], each["model"], str(each["sessions"]), each["refusal"] or state))
+            rows.append(
+                (each["name"], each.get("model", ""), str(each["sessions"]), each["refusal"] or state)
+            )
     for each in found["devices"]:
-        rows.append((each["name"], each["model"], str(each["sessions"]), _state(found, each["name"])))
+        rows.append((each["name"], each.get("model", ""), str(each["sessions"]), _state(found, each["name"])))
     rows += [(name, "", "", _state(found, name, "missing")) for name in found["missing"]]
     return rows
 

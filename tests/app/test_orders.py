@@ -66,6 +66,7 @@ async def answered(http: httpx.AsyncClient, path: str, change: dict[str, Any], *
         "model": "tandem",
         "messages": [{"role": "user", "content": "Hi"}],
         "max_tokens": TOKENS,
+        "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
         "tandem": said,
