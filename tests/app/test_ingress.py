@@ -37,7 +37,7 @@ class Alone(Ingress.func_or_class.__bases__[0]):  # type: ignore[misc]  # the cl
 async def started(**settings: Any) -> AsyncIterator[Any]:
     """The ingress with these settings, without a router."""
     ingress = Alone.__new__(Alone)
-    await ingress.__init__(None, None, Settings(**settings))
+    await ingress.__init__(None, None, None, Settings(**settings))
     try:
         yield ingress
     finally:
@@ -64,7 +64,7 @@ async def test_the_wire_waits_for_longer_than_the_executor(
     given: dict[str, Any] = {}
     monkeypatch.setattr("tandem.app.ingress.Peers", lambda **settings: given.update(settings))
     ingress = Alone.__new__(Alone)
-    await ingress.__init__(None, None, Settings(limits={limit: 300.0, "connect_s": 20.0}))
+    await ingress.__init__(None, None, None, Settings(limits={limit: 300.0, "connect_s": 20.0}))
     assert given["settings"].timeout_s > 300
     assert given["settings"].hello_s > 20
 
