@@ -17,7 +17,7 @@ from opentelemetry.trace import Tracer
 from tandem.app.api.http.backend import ModelCard, ResponseStore
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
-from tandem.app.device.local_router import ALONE, NEED_CLOUD, LocalRouter
+from tandem.app.device.local_router import ALONE, AT_HOME, NEED_CLOUD, LocalRouter
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
@@ -156,8 +156,9 @@ class DeviceBackend:
 
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         """Run a job. A prompt without a mode must not leave the device: it is split while the cloud answers;
-        otherwise, also after half an answer, the device's own model gives the rest."""
-        if job.mode is None and not (self._outer is not None and self._uplink.up):
+        otherwise, also after half an answer, the device's own model gives the rest. One in mode split that has no token
+        yet is answered by that model, too, where the cloud is silent; the answer's stats have its mode."""
+        if job.mode in AT_HOME and not (self._outer is not None and self._uplink.up):
             job = replace(job, mode=ALONE.name)
         async with AsyncExitStack() as stack:
             deltas = await stack.enter_async_context(aclosing(self._executor.run(job)))
@@ -165,7 +166,7 @@ class DeviceBackend:
                 try:
                     first = await self._uplink.while_there(anext(deltas))
                 except EngineStopped:
-                    if job.mode is not None:
+                    if job.mode not in AT_HOME:
                         raise
                     alone = replace(job, mode=ALONE.name)
                     deltas = await stack.enter_async_context(aclosing(self._executor.run(alone)))

@@ -28,7 +28,9 @@ PRIVATE = next(mode for mode in MODES.values() if mode.private)
 """The mode in which the cloud helps with a prompt that does not leave the device."""
 NEED_CLOUD = frozenset(name for name, mode in AT_DEVICES.items() if mode.afar and mode is not ALONE)
 """Modes that get nowhere without the cloud."""
-SOON_S = 2.0
+AT_HOME = None, PRIVATE.name
+"""Modes, as requests name them, whose prompts stay here: the device alone answers them where the cloud is silent."""
+SOON_S = 1.0
 """Longest that a request without a mode waits for the cloud's assignment."""
 
 

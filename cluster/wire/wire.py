@@ -266,9 +266,9 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self.reached_s = self._heard_s = self._stalled_s = self._loop.time()
         transport.set_protocol(self)
         transport.resume_reading()
-        self._ping()
+        self.ping()
 
-    def _ping(self) -> None:
+    def ping(self) -> None:
         """Send a sign of life; one at a time is also timed, however long its pong takes."""
         if self._pinged_s is None:
             self._pings += 1
@@ -315,7 +315,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
             else:
                 self.fail(ProtocolError(f"the reader stalled for {settings.timeout_s} s"))
         else:
-            self._ping()
+            self.ping()
         self.check(now_s)
 
     def _break(self, why: str) -> None:

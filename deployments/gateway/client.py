@@ -43,6 +43,8 @@ REGISTER_S = 1.0
 """Between two words of how the device is doing."""
 QUIET_S = 2.0
 """Seconds of silence after which the cloud counts as gone, though its connection may yet be resumed."""
+WAIT_S, PING_S = 1.0, 0.2
+"""Seconds of silence after which a request that waits gives the cloud up, and between two pings meanwhile."""
 LEAST_S = 1e-3
 """Shortest pause of that watch, which rounding may have end too early."""
 BACK_S = 30.0
@@ -73,19 +75,27 @@ class Uplink:
         self._instance = secrets.token_bytes(16)
         self._connection: Connection | None = None
         self._reached = asyncio.Event()  # the cloud knows the device by this connection
+        self._given_up_s = float("-inf")  # when the cloud had last been heard that a request gave up
         self._passed: set[int] = set()  # requests that have an assignment of the cloud's
         self._over: set[asyncio.Task[None]] = set()
 
     @property
     def up(self) -> bool:
         """Whether the gateway answers, and the cloud knows the device."""
-        return self._reached.is_set() and not self.away and self._left_s > 0
+        if not self._reached.is_set() or self.away:
+            return False
+        return self._quiet_s < QUIET_S and self._heard_s > self._given_up_s + LEAST_S
 
     @property
-    def _left_s(self) -> float:
-        """Seconds until the silent cloud counts as gone."""
+    def _heard_s(self) -> float:
+        """Time of the loop's clock when something last came from the cloud."""
+        return asyncio.get_running_loop().time() - self._quiet_s
+
+    @property
+    def _quiet_s(self) -> float:
+        """Seconds since something came from the cloud; infinite without a connection."""
         connection = self._connection
-        return 0.0 if connection is None or connection.closed.done() else QUIET_S - connection.quiet_s
+        return float("inf") if connection is None or connection.closed.done() else connection.quiet_s
 
     @property
     def away(self) -> bool:
@@ -123,12 +133,19 @@ class Uplink:
         await self._reached.wait()
 
     async def while_there(self, result: Awaitable[T]) -> T:
-        """Wait for it as long as the cloud is there. Raises EngineStopped."""
+        """Wait for it as long as the cloud is there: it is pinged often meanwhile. Raises EngineStopped."""
         loop = asyncio.get_running_loop()
+        began_s = loop.time()
 
         async def watch() -> None:
-            while (left_s := self._left_s) > 0:  # noqa: ASYNC110 (silence is no event)
-                await asyncio.sleep(max(left_s, LEAST_S))
+            while (connection := self._connection) is not None and not connection.closed.done():
+                left_s = WAIT_S - min(connection.quiet_s, loop.time() - began_s)
+                if left_s <= 0:
+                    self._given_up_s = self._heard_s
+                    break
+                if connection.quiet_s >= PING_S:
+                    connection.ping()
+                await asyncio.sleep(max(min(left_s, PING_S), LEAST_S))
             limit.reschedule(loop.time())
 
         try:

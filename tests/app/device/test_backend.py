@@ -24,7 +24,7 @@ from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.access.accounts import ANONYMOUS
 from tandem.deployments.access.keys import KeyRefused
-from tandem.deployments.gateway.client import QUIET_S, Uplink
+from tandem.deployments.gateway.client import WAIT_S, Uplink
 from tandem.deployments.gateway.messages import ASSIGN, AssignmentMessage, Registered, pack, unpack
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import Job, NoSuchDevice, UnknownMode
@@ -116,7 +116,10 @@ class Line:
         self.closed = asyncio.get_running_loop().create_future()
         self.reached_s, self.assigns = 0.0, assigns
         self.heard_s: float | None = None
-        self.found = 0
+        self.found = self.pings = 0
+
+    def ping(self) -> None:
+        self.pings += 1
 
     @property
     def quiet_s(self) -> float:
@@ -152,29 +155,55 @@ async def split_device(line: Line, outer: OuterEngine | None = None) -> AsyncIte
 @pytest.mark.parametrize("assigns", [0, 1], ids=["before-the-assignment", "after-it"])
 @pytest.mark.parametrize("away", [False, True], ids=["silent", "broken"])
 @pytest.mark.parametrize("mode", [None, "split"])
-async def test_when_the_cloud_dies_the_device_answers_what_names_no_mode(
+async def test_when_the_cloud_dies_the_device_answers_within_a_second(
     mode: str | None, away: bool, assigns: int
 ) -> None:
-    """And what names mode split is refused, both in two seconds, though the connection may yet be resumed."""
+    """Also what names mode split and has no token yet, though the connection may yet be resumed; the answer says so."""
     line = Line(assigns)
     async with split_device(line) as backend:
         assert backend._uplink.up
         line.heard_s = now_s()
         answer = backend.run(Job(1, (20, 21), SAMPLING, mode=mode))
         asyncio.get_running_loop().call_later(0.5, setattr, line, "away", away)
-        if mode is None:
-            deltas = [delta async for delta in answer]
-            assert {origin for delta in deltas for origin in delta.origins} == {Origin.DEVICE}
-            assert sum(len(delta.ids) for delta in deltas) == SAMPLING.max_tokens
-        else:
-            with pytest.raises(EngineStopped, match="the cloud at .* does not answer"):
-                await anext(answer)
-        assert now_s() == pytest.approx(QUIET_S, abs=0.1)
+        deltas = [delta async for delta in answer]
+        assert {origin for delta in deltas for origin in delta.origins} == {Origin.DEVICE}
+        assert sum(len(delta.ids) for delta in deltas) == SAMPLING.max_tokens
+        assert deltas[-1].stats is not None
+        assert deltas[-1].stats.mode == "device"
+        assert now_s() == pytest.approx(WAIT_S, abs=0.1)
+        assert line.pings > 2, "it was asked whether it is there"
         assert line.found == assigns
         assert not backend._uplink.up
         began_s = now_s()
-        assert [delta async for delta in backend.run(Job(2, (20, 21), SAMPLING))]
+        assert [delta async for delta in backend.run(Job(2, (20, 21), SAMPLING, mode=mode))]
         assert now_s() - began_s < 0.1, "the next one at once"
+        line.heard_s = now_s()
+        assert backend._uplink.up, "it is there again"
+
+
+@in_virtual_time
+async def test_what_needs_the_cloud_is_refused_where_it_is_silent() -> None:
+    line = Line()
+    async with split_device(line) as backend:
+        line.heard_s = now_s()
+        with pytest.raises(EngineStopped, match="the cloud at .* does not answer"):
+            await anext(backend.run(Job(1, (20, 21), SAMPLING, mode="cloud")))
+        assert now_s() == pytest.approx(WAIT_S, abs=0.1)
+
+
+@in_virtual_time
+async def test_silence_before_a_request_does_not_count_alone() -> None:
+    """The cloud has a second to answer its pings, however long nothing had come before."""
+    line = Line()
+    async with split_device(line) as backend:
+        line.heard_s = now_s()
+        await asyncio.sleep(0.95 * WAIT_S)
+        waiting = asyncio.ensure_future(anext(backend.run(Job(1, (20, 21), SAMPLING, mode="split"))))
+        await asyncio.sleep(0.3)
+        line.heard_s = None
+        await asyncio.sleep(10.0)
+        assert not waiting.done()
+        waiting.cancel()
 
 
 class Stranger(Line):
@@ -198,8 +227,8 @@ async def test_it_is_ready_when_it_answers_what_names_no_mode() -> None:
             reply = await http.post("/v1/completions", json=ask)
             assert reply.status_code == 200, reply.text
             assert reply.json()["tandem"]["stats"]["mode"] == "device"
-            refused = await http.post("/v1/completions", json=ask | {"tandem": {"mode": "split"}})
-            assert refused.status_code == 404
+            reply = await http.post("/v1/completions", json=ask | {"tandem": {"mode": "split"}})
+            assert (reply.status_code, reply.json()["tandem"]["stats"]["mode"]) == (200, "device")
             await backend._device.close()
             assert (await http.get("/readyz")).status_code == 503
     assert now_s() < 0.1
