@@ -342,7 +342,7 @@ async def test_a_device_that_is_not_there_may_be_asked_for_again(
 async def test_its_owner_is_answered_when_the_cloud_has_just_died(
     http: httpx.AsyncClient, folder: Path, tmp_path: Path
 ) -> None:
-    """Long before the connection is given up; in mode split by the device, what needs the cloud is refused, and half an answer goes on."""
+    """Long before the connection is given up; what needs the cloud is refused, and half an answer goes on."""
     gateway = (await http.get("/readyz")).json()["gateway"]
     async with (
         proxy_to(gateway) as proxy,
