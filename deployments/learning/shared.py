@@ -1,11 +1,12 @@
-"""Knowledge that several modes' parts at the router share: targets' times under load, lengths of answers, and how often
-small models say what the target would."""
+"""Knowledge that several modes' parts at the router share: targets' times under load, those of devices that do not tell
+them, lengths of answers, and how often small models say what the target would."""
 
 from __future__ import annotations
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.policies.estimators.moving_average import MovingAverage
 from tandem.policies.estimators.step_time import StepTimeModel
 from tandem.policies.estimators.windows import Outputs
 from tandem.policies.routing.objectives import Estimate
@@ -16,6 +17,12 @@ FIRST_S, TOKEN_S = 0.3, 5e-4
 """Assumed time of an unknown target to its first token: of any prompt, and of each token."""
 STEP_S, SESSION_S = 0.04, 1e-3
 """Assumed time of its later tokens: of any, and of each session beside it."""
+PREFILL_S, DECODE_S = 0.005, 0.05
+"""Assumed seconds per token of a device that does not tell its speed."""
+ALIKE = 8.0
+"""Answers to requests of one kind that count as much as those of all."""
+LENGTHS_KEPT = 128
+"""Lengths of answers of one kind that are kept."""
 AGREES, AGREES_WEIGHT = 0.75, 4.0
 """Assumed share of a small model's tokens that are the target's, and the tokens for which that counts."""
 AGREES_KEPT = 2048.0
@@ -39,6 +46,19 @@ class TargetTimes:
         if not self.first.seen and endpoint.load.first_token_s:  # better than what is assumed
             return endpoint.load.first_token_s + endpoint.rtt_s
         return self.first.step_s(prompt_tokens)
+
+
+class DeviceTimes:
+    """Measured times of one device.
+
+    first: to the first token, by tokens of the prompt.
+    decode: seconds of each later one, alone.
+    """
+
+    __slots__ = ("decode", "first")
+
+    def __init__(self) -> None:
+        self.first, self.decode = StepTimeModel(0.0, PREFILL_S), MovingAverage(DECODE_S)
 
 
 class Agreement:
@@ -80,12 +100,30 @@ class Shared:
     def __init__(self) -> None:
         self.lengths = Outputs()
         self._targets: LRUTable[str, TargetTimes] = LRUTable(KEPT)
+        self._devices: LRUTable[str, DeviceTimes] = LRUTable(KEPT)
+        self._by_kind: LRUTable[str, Outputs] = LRUTable(KEPT)
         self._agreements: LRUTable[str, Agreement] = LRUTable(KEPT)
         self._all = Agreement()
 
     def target(self, model: str) -> TargetTimes:
         """Return the times of a model's replicas."""
         return self._targets.of(model, TargetTimes)
+
+    def device(self, name: str) -> DeviceTimes:
+        """Return what was measured of a device, to note more."""
+        return self._devices.of(name, DeviceTimes)
+
+    def measured(self, name: str) -> DeviceTimes | None:
+        """Return what was measured of a device; None where nothing was."""
+        return self._devices.get(name)
+
+    def remaining(self, kind: str, sent: int, most: int) -> float:
+        """Return the expected further tokens of an answer of `sent` so far, to a request of a kind."""
+        of_all = self.lengths.remaining(sent, most)
+        known = self._by_kind.get(kind)
+        if known is None:
+            return of_all
+        return (known.count * known.remaining(sent, most) + ALIKE * of_all) / (known.count + ALIKE)
 
     def agreement(self, model: str) -> Agreement:
         """Return how often a device's model says what the target would."""
@@ -95,3 +133,5 @@ class Shared:
         """Learn from an answer, in whatever mode."""
         if report.whole:
             self.lengths.note(report.tokens)
+            if (forecast := report.forecast) is not None:
+                self._by_kind.of(forecast.about, lambda: Outputs(kept=LENGTHS_KEPT)).note(report.tokens)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tandem.deployments.learning.shared import DECODE_S, PREFILL_S
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
-
-UNKNOWN_PREFILL_S, UNKNOWN_DECODE_S = 0.005, 0.05
-"""Assumed seconds per token of a device that does not tell its speed."""
 
 
 class Alone(NamedTuple):
@@ -17,16 +15,23 @@ class Alone(NamedTuple):
     ttft_s: to the first token, queue and link included.
     tpot_s: of each later one.
     others_s: for which others wait because of it.
+    assumed: whether nothing of it has been measured or told.
     """
 
     ttft_s: float
     tpot_s: float
     others_s: float = 0.0
+    assumed: bool = False
+
+
+def kind_of(wanted: RoutingRequest) -> str:
+    """Return the class of requests whose answers are taken to be alike."""
+    return f"{wanted.account} {wanted.max_tokens.bit_length()} {wanted.prompt_tokens.bit_length()}"
 
 
 def expected_tokens(around: Surroundings, wanted: RoutingRequest) -> float:
     """Return the expected tokens of the rest of the answer."""
-    return max(1.0, around.shared.lengths.remaining(wanted.sent, wanted.max_tokens))
+    return max(1.0, around.shared.remaining(kind_of(wanted), wanted.sent, wanted.max_tokens))
 
 
 def target_alone(around: Surroundings, wanted: RoutingRequest, target: EndpointInfo) -> Alone:
@@ -38,12 +43,33 @@ def target_alone(around: Surroundings, wanted: RoutingRequest, target: EndpointI
     pending = around.fleet.pending(target, times.first.token_s)
     first_s = times.first_token_s(target, wanted.prompt_tokens + wanted.sent + round(pending))
     slowed_s = min(load, limit) * times.step.token_s * tokens if times.step.seen else 0.0
-    return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s)
+    assumed = not (times.first.seen and times.step.seen)
+    return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s, assumed)
 
 
 def device_alone(around: Surroundings, wanted: RoutingRequest, device: EndpointInfo) -> Alone:
     """Return a device's times, shared with the sessions that it has."""
-    shared = 1 + around.fleet.load(device)
-    decode_s = shared * (device.decode_token_s or UNKNOWN_DECODE_S)
-    prefill_s = shared * (device.prefill_token_s or UNKNOWN_PREFILL_S) * (wanted.prompt_tokens + wanted.sent)
-    return Alone(device.rtt_s + device.load_s + prefill_s + decode_s, decode_s)
+    shared, known = 1 + around.fleet.load(device), wanted.prompt_tokens + wanted.sent
+    decode_s, assumed = device.decode_token_s, False
+    if not decode_s:
+        decode_s, assumed = _measured_decode_s(around, device)
+    if device.prefill_token_s:
+        first_s = device.rtt_s + shared * (device.prefill_token_s * known + decode_s)
+    else:
+        times = around.shared.measured(device.name)
+        if times is not None and times.first.seen:
+            first_s = shared * times.first.step_s(known)
+        else:
+            first_s, assumed = device.rtt_s + shared * (PREFILL_S * known + decode_s), True
+    return Alone(first_s + device.load_s, shared * decode_s, assumed=assumed)
+
+
+def draft_token_s(around: Surroundings, device: EndpointInfo) -> float:
+    """Return the seconds that a device takes to draft a token."""
+    return device.decode_token_s or _measured_decode_s(around, device)[0]
+
+
+def _measured_decode_s(around: Surroundings, device: EndpointInfo) -> tuple[float, bool]:
+    """Return seconds per token, and whether they are assumed."""
+    times = around.shared.measured(device.name)
+    return (DECODE_S, True) if times is None or not times.decode.seen else (times.decode.value, False)

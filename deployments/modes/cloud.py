@@ -32,6 +32,7 @@ class CloudRouter(RouterPart[Strict]):
             tokens=tokens,
             rate=wanted.reader_rate,
             others_s=alone.others_s,
+            assumed=alone.assumed,
         )
 
     def learn(self, report: Report, taught: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.alone import device_alone, expected_tokens
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart, decode
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
@@ -16,7 +17,7 @@ from tandem.policies.routing.objectives import Estimate, Leaves, Prediction
 
 
 class DeviceRouter(RouterPart[Strict]):
-    """Expects of a device what its record tells of its speed."""
+    """Expects of a device what its record tells of its speed, or what was measured where that tells nothing."""
 
     def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction:
         device, tokens = endpoints["device"], expected_tokens(self.router, wanted)
@@ -31,7 +32,18 @@ class DeviceRouter(RouterPart[Strict]):
             leaves=Leaves.NOTHING,
             tokens=tokens,
             rate=wanted.reader_rate,
+            assumed=alone.assumed,
         )
+
+    def learn(self, report: Report, taught: object) -> None:
+        forecast = report.forecast
+        if forecast is None or not forecast.device or not forecast.mode == report.mode == DeviceMode.name:
+            return
+        times = self.router.shared.device(forecast.device)
+        if report.ttft_s:
+            times.first.note(forecast.prompt_tokens, report.ttft_s / forecast.load)
+        if report.tpot_s:
+            times.decode.note(report.tpot_s / forecast.load)
 
 
 class DeviceMode(Mode):

@@ -32,8 +32,9 @@ class Forecast:
     expected: what the answer should bring.
     formula: what the mode's formula says, before it is corrected by what came of other answers.
     kind: class of answers by which formulas are corrected, the widest part first.
+    about: class of requests whose answers are taken to be alike.
     target: model of the target; "": none takes part.
-    load: sessions of the target, with this one.
+    load: sessions of the target, with this one; of the device where no target takes part.
     prompt_tokens: tokens that the target takes in before it answers, those of others before it included.
     token_s: seconds that one of them takes it; 0 without a target.
     reason: why this way was chosen; None as long as it is not.
@@ -44,6 +45,7 @@ class Forecast:
     expected: Prediction
     formula: Prediction
     kind: tuple[str, ...]
+    about: str = ""
     target: str = ""
     load: int = 0
     prompt_tokens: int = 1

@@ -7,6 +7,7 @@ from math import log
 from typing import Any
 
 from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.alone import kind_of
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
@@ -15,6 +16,8 @@ from tandem.policies.routing.objectives import Estimate, Prediction
 
 FEW_S = 0.01
 """Seconds that are added to times before they are compared: less is no difference."""
+ASSUMED = 0.05
+"""Weight of what corrects an assumed time: that is replaced by a measured one soon."""
 Kind = tuple[str, ...]
 
 
@@ -51,13 +54,16 @@ class Forecaster:
             kind += (f"{mode} {target.model} {load.bit_length()}",)
         for each in endpoints.values():
             if each.device:
-                kind += (f"{kind[-1]} {each.name} {self._fleet.load(each).bit_length()}",)
+                sessions = self._fleet.load(each)
+                kind += (f"{kind[-1]} {each.name} {sessions.bit_length()}",)
+                load = load or sessions + 1
         return Forecast(
             mode=mode,
             device=device,
             expected=self._corrected(formula, kind),
             formula=formula,
             kind=kind,
+            about=kind_of(wanted),
             target="" if target is None else target.model,
             load=load,
             prompt_tokens=tokens,
@@ -70,9 +76,10 @@ class Forecaster:
         if forecast is None or forecast.mode != report.mode or not report.ttft_s:
             return
         formula, kind = forecast.formula, forecast.kind
-        self._first.note(kind, _ratio(report.ttft_s, formula.ttft_s.value))
+        weight = ASSUMED if formula.assumed else 1.0
+        self._first.note(kind, _ratio(report.ttft_s, formula.ttft_s.value), weight)
         if report.tokens >= SHORT and report.tpot_s:
-            self._step.note(kind, log(report.tpot_s / max(1e-6, formula.tpot_s.value)))
+            self._step.note(kind, log(report.tpot_s / max(1e-6, formula.tpot_s.value)), weight)
 
     def _corrected(self, formula: Prediction, kind: Kind) -> Prediction:
         return formula._replace(

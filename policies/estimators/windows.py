@@ -299,6 +299,11 @@ class Outputs(_Window):
         super().note(tokens)
         self._sums = []
 
+    @property
+    def count(self) -> int:
+        """Return the number of answers in the window."""
+        return len(self._sorted)
+
     def remaining(self, sent: int, most: int) -> float:
         """Return the expected further tokens of an answer of `sent` so far and at most `most`: E[L − n | L > n]."""
         lengths = self._sorted

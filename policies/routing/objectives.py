@@ -72,6 +72,7 @@ class Prediction(NamedTuple):
     rate: tokens/s of its reader; 0 without one.
     others_s: seconds that other readers wait because of it.
     informs: standard deviation of a small model's lost quality about which the answer tells; 0: it tells of none.
+    assumed: whether times are assumed, as nothing of the kind has been measured.
     """
 
     ttft_s: Estimate
@@ -84,6 +85,7 @@ class Prediction(NamedTuple):
     rate: float = 0.0
     others_s: float = 0.0
     informs: float = 0.0
+    assumed: bool = False
 
     @property
     def quality(self) -> float:

@@ -115,6 +115,7 @@ class RaceRouter(RouterPart[RaceSettings]):
             tokens=tokens,
             rate=wanted.reader_rate,
             others_s=there.others_s * (1.0 - course.device_out),
+            assumed=there.assumed or here.assumed,
         )
 
     def learn(self, report: Report, taught: object) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from pydantic import computed_field
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.alone import UNKNOWN_DECODE_S, expected_tokens, target_alone
+from tandem.deployments.modes.alone import draft_token_s, expected_tokens, target_alone
 from tandem.deployments.modes.base import (
     EndpointRole,
     Mode,
@@ -147,7 +147,7 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
         way = expected_way(
             self.pairs.state(drafter, target),
             alone.tpot_s,
-            drafter.decode_token_s or (UNKNOWN_DECODE_S if device else 0.0),
+            draft_token_s(self.router, drafter) if device else drafter.decode_token_s,
             agreement.share,
         )
         joules = drafter.joules.of(known, round(tokens * way.drafted))
@@ -159,6 +159,7 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
             tokens=tokens,
             rate=wanted.reader_rate,
             others_s=alone.others_s * way.steps,
+            assumed=alone.assumed,
             informs=agreement.lost.value * agreement.lost.doubt if device and way.drafted else 0.0,
         )
 

@@ -163,3 +163,26 @@ def test_prompts_that_were_just_assigned_are_waited_for() -> None:
     first_token_s(100.0, prompt_tokens=4000)
     assert first_token_s(100.1, prompt_tokens=50) > alone_s + 1.0
     assert first_token_s(200.0, prompt_tokens=50) == pytest.approx(alone_s, rel=0.1)
+
+
+def test_a_device_that_tells_no_speed_is_known_after_its_first_answer() -> None:
+    """The error of the time that was assumed before hardly counts."""
+    there = router(phone("a", decode_token_s=0.0, prefill_token_s=0.0))
+    own = replace(OPEN, mode="device")
+    made = there.assign_now(own)
+    there.learn(came(made, ttft_s=0.1, tpot_s=0.005))
+    there.assigner.see(replace(there.assigner.snapshot, version=2))
+    forecast = there.assign_now(own).forecast
+    assert forecast is not None
+    assert forecast.expected.tpot_s.value == pytest.approx(0.005, rel=0.3)
+    assert forecast.expected.ttft_s.value == pytest.approx(0.1, rel=0.3)
+
+
+def test_answers_to_requests_of_one_kind_are_taken_to_be_alike() -> None:
+    there, short = router(), replace(OPEN, mode="cloud", max_tokens=30)
+    for tokens, asked in (*[(300, OPEN)] * 20, *[(12, short)] * 20):
+        there.learn(came(there.assign_now(replace(asked, mode="cloud")), 0.1, 0.02, tokens))
+    expected = [there.assign_now(each).forecast for each in (short, replace(OPEN, mode="cloud"))]
+    few, many = (each.expected.tokens for each in expected if each is not None)
+    assert few < 20
+    assert many > 150
