@@ -71,7 +71,7 @@ async def _run(folder: Path, rounds: int, steps: int) -> None:
         rows.append([f"verification of {DRAFTS} drafts, batch {BATCHES[-1]}, and a step", *times])
     finally:
         await engine.close()
-        await shut_down(plain)
+        await _end(plain)
     report.table(
         f"vLLM engine, 1 thread (median [min … max] of {rounds} rounds)",
         ["", "engine", "AsyncLLM", "ratio"],
@@ -89,6 +89,14 @@ def _plain(folder: Path, config: VllmConfig) -> Any:
         setattr(given, name, type(given).__dataclass_fields__[name].default)
     given.additional_config = {}
     return AsyncLLM.from_engine_args(given)
+
+
+async def _end(plain: Any) -> None:
+    """Shut an AsyncLLM down, so that nothing is left for when it is collected."""
+    plain.output_handler.cancel()  # it would complain that vLLM is gone
+    await shut_down(plain.engine_core)
+    plain.shutdown()
+    plain.shutdown = lambda *_, **__: None
 
 
 async def _streamed(batch: int, steps: int, stream: Callable[[int, int], Awaitable[list[float]]]) -> float:

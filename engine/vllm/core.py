@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from tandem.engine.base import EngineStats
+from tandem.engine.vllm.outputs import Outputs, RequestOutputs
 from tandem.engine.vllm.views import Ask
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig as Settings
     from vllm.sampling_params import SamplingParams
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.engine.output_processor import RequestOutputCollector
+    from vllm.v1.engine.core_client import AsyncMPClient
 
 
 class VllmCore(Protocol):
@@ -31,7 +32,7 @@ class VllmCore(Protocol):
 
     async def add(
         self, number: int, tokens: list[int], params: SamplingParams, adapter: str = ""
-    ) -> RequestOutputCollector:
+    ) -> RequestOutputs:
         """Begin a request of session `number`, with an adapter of that name; its outputs, as they come."""
         ...
 
@@ -53,48 +54,86 @@ class VllmCore(Protocol):
 
 
 class AsyncCore:
-    """Core of vLLM's AsyncLLM. adapters: folders by name."""
+    """vLLM's core in a process of its own, reached as vLLM's AsyncLLM reaches it."""
 
-    def __init__(self, llm: AsyncLLM, adapters: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, settings: Settings, adapters: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Start the process; returns when it is up. adapters: folders by name."""
         from vllm.lora.request import LoRARequest
+        from vllm.renderers import renderer_from_config
+        from vllm.transformers_utils.config import maybe_register_config_serialize_by_value
+        from vllm.v1.engine.core_client import EngineCoreClient
+        from vllm.v1.engine.input_processor import InputProcessor
+        from vllm.v1.executor import Executor
 
-        self._llm = llm
+        maybe_register_config_serialize_by_value()
+        self._renderer = renderer_from_config(settings)
+        self._inputs = InputProcessor(settings, self._renderer)
+        self._client = EngineCoreClient.make_async_mp_client(
+            vllm_config=settings,
+            executor_class=Executor.get_class(settings),
+            log_stats=False,
+            renderer=self._renderer,
+        )
         self._adapters = {
             name: LoRARequest(name, number, folder)
             for number, (name, folder) in enumerate(adapters.items(), start=1)
         }
+        self._outputs = Outputs()
+        self._tasks: tuple[Any, ...] | None = None
+        self._listening: asyncio.Task[None] | None = None
 
     @property
     def errored(self) -> bool:
-        return bool(self._llm.errored)
+        ended = self._listening is not None and self._listening.done()
+        return ended or bool(self._client.resources.engine_dead)
 
     async def add(
         self, number: int, tokens: list[int], params: SamplingParams, adapter: str = ""
-    ) -> RequestOutputCollector:
-        prompt: dict[str, Any] = {"type": "token", "prompt_token_ids": tokens}
+    ) -> RequestOutputs:
+        if self._tasks is None:
+            self._tasks = await self._client.get_supported_tasks_async()
+        prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         lora = self._adapters[adapter] if adapter else None
-        return await self._llm.add_request(f"{number}", prompt, params, lora_request=lora)
+        request = self._inputs.process_inputs(f"{number}", prompt, params, self._tasks, lora_request=lora)
+        self._inputs.assign_request_id(request)
+        if self._listening is None:
+            self._listening = asyncio.create_task(self._listen())
+        outputs = self._outputs.open(request.request_id)
+        try:
+            await self._client.add_request_async(request)
+        except BaseException:
+            self._outputs.abort(request.request_id)
+            raise
+        return outputs
 
     async def ask(self, asks: Sequence[Ask]) -> None:
-        await self._llm.engine_core.call_utility_async("tandem_ask", asks)
+        await self._client.call_utility_async("tandem_ask", asks)
 
     async def abort(self, request_id: str) -> None:
-        await self._llm.abort(request_id, internal=True)
+        if self._outputs.abort(request_id):
+            await self._client.abort_requests_async([request_id])
 
     async def stats(self) -> EngineStats:
-        seen = await self._llm.engine_core.call_utility_async("tandem_stats")
+        seen = await self._client.call_utility_async("tandem_stats")
         return msgspec.convert(seen, EngineStats)
 
     async def close(self) -> None:
-        await shut_down(self._llm)
+        if self._listening is not None:
+            self._listening.cancel()  # it would hear that vLLM is gone
+        self._renderer.shutdown()
+        await shut_down(self._client)
+
+    async def _listen(self) -> None:
+        try:
+            while True:
+                self._outputs.put((await self._client.get_output_async()).outputs)
+        except Exception as error:
+            self._outputs.fail(error)
 
 
-async def shut_down(llm: AsyncLLM) -> None:
-    """End it and its process; nothing is left for when it is collected, which may be at the interpreter's end."""
-    if (listening := llm.output_handler) is not None:
-        listening.cancel()  # it would complain that vLLM is gone
-    context = llm.engine_core.resources.ctx  # of ZeroMQ, which vLLM leaves open
-    await asyncio.to_thread(llm.shutdown)
-    llm.shutdown = lambda *_, **__: None
+async def shut_down(client: AsyncMPClient) -> None:
+    """End a core's process; nothing is left for when its client is collected, which may be at the interpreter's end."""
+    context = client.resources.ctx  # of ZeroMQ, which vLLM leaves open
+    await asyncio.to_thread(client.shutdown)
     await asyncio.sleep(0)  # its sockets are closed on this loop
     context.destroy(linger=0)

@@ -60,17 +60,16 @@ def load(
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
-    from vllm.v1.engine.async_llm import AsyncLLM
 
-    llm = AsyncLLM.from_engine_args(arguments(folder, config))
+    settings = arguments(folder, config).create_engine_config()
+    core = AsyncCore(settings, config.adapters)
     tokenizer = Tokenizer.load(folder)
-    settings = llm.vllm_config
     kv_tokens = (settings.cache_config.num_gpu_blocks - 1) * settings.cache_config.block_size
     info = EngineInfo(
         model=name or model_name(folder),
         vocabulary=tokenizer.vocabulary,
-        vocab_size=min(llm.model_config.get_vocab_size(), tokenizer.vocab_size),
-        context=min(llm.model_config.max_model_len, kv_tokens),
+        vocab_size=min(settings.model_config.get_vocab_size(), tokenizer.vocab_size),
+        context=min(settings.model_config.max_model_len, kv_tokens),
         eos=tokenizer.eos,
         draft_probs=False,
     )
@@ -78,14 +77,14 @@ def load(
         {
             "model": info.model,
             "load_s": round(time.perf_counter() - began_s, 2),
-            "dtype": str(llm.model_config.dtype).removeprefix("torch."),
+            "dtype": str(settings.model_config.dtype).removeprefix("torch."),
             "place": settings.device_config.device_type,
             "kv_tokens": kv_tokens,
             "speculator": (config.speculator or {}).get("method", "none"),
             "async_scheduling": settings.scheduler_config.async_scheduling,
         }
     )
-    return VllmEngine(AsyncCore(llm, config.adapters), info, config, tokenizer)
+    return VllmEngine(core, info, config, tokenizer)
 
 
 class VllmEngine:

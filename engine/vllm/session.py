@@ -8,7 +8,6 @@ common part in the prefix cache.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,11 +32,11 @@ from tandem.engine.base import (
 from tandem.engine.core.sequence import Sequence as Log
 from tandem.engine.sessions.session import BaseSession
 from tandem.engine.validation import check_ids, check_window
+from tandem.engine.vllm.outputs import RequestOutputs
 from tandem.engine.vllm.views import CHOSEN_BY, FOREVER, GRAMMAR, REPLAYED
 
 if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
-    from vllm.v1.engine.output_processor import RequestOutputCollector
+    from vllm.v1.engine import EngineCoreOutput
 
 
 STRIDE = 0x9E3779B97F4A7C15
@@ -53,9 +52,7 @@ class VllmRequest:
     until: number of output tokens after which it is parked.
     """
 
-    def __init__(
-        self, outputs: RequestOutputCollector, tokens: list[int], logprobs: int, forced: int
-    ) -> None:
+    def __init__(self, outputs: RequestOutputs, tokens: list[int], logprobs: int, forced: int) -> None:
         """tokens: initial ones, `forced` of them to be scored."""
         self.outputs, self.tokens = outputs, tokens
         self.scores: list[TokenLogprob] = []
@@ -71,16 +68,22 @@ class VllmRequest:
         """Output tokens that it has made."""
         return len(self.tokens) - self._begun
 
-    def take(self, output: RequestOutput) -> None:
+    def take(self, output: EngineCoreOutput) -> None:
         """The next tokens."""
-        (made,) = output.outputs
-        if self._logprobs >= 0 and self._forced and output.prompt_logprobs:
-            pairs = zip(self.tokens[-self._forced :], output.prompt_logprobs[-self._forced :], strict=True)
-            self.scores += [_score(token, found, self._logprobs) for token, found in pairs]
-        self.tokens += made.token_ids
-        if self._logprobs >= 0:
-            pairs = zip(made.token_ids, made.logprobs, strict=True)
-            self.scores += [_score(token, found, self._logprobs) for token, found in pairs]
+        prompt = output.new_prompt_logprobs_tensors
+        if self._logprobs >= 0 and self._forced and prompt is not None:
+            ids, logprobs = prompt.logprob_token_ids, prompt.logprobs
+            self._score(ids[-self._forced :].tolist(), logprobs[-self._forced :].tolist())
+        self.tokens += output.new_token_ids
+        if self._logprobs >= 0 and output.new_logprobs is not None:
+            self._score(output.new_logprobs.logprob_token_ids.tolist(), output.new_logprobs.logprobs.tolist())
+
+    def _score(self, ids: list[list[int]], logprobs: list[list[float]]) -> None:
+        """Keep the scores of tokens, a row each: the token's own, then the likeliest tokens' in their order."""
+        best = slice(1, 1 + self._logprobs)
+        for tokens, scores in zip(ids, logprobs, strict=True):
+            top = list(zip(tokens[best], scores[best], strict=True))
+            self.scores.append(TokenLogprob(scores[0], top))
 
     def scores_of(self, start: int, count: int) -> list[TokenLogprob] | None:
         """Return the scores of `count` tokens from position `start` on; None if not requested."""
@@ -201,7 +204,7 @@ class VllmSession(BaseSession):
     def fail(self, error: EngineError) -> None:
         """End the session because the engine has failed."""
         if self._end(error) and self._request is not None:
-            self._request.outputs.put(copy.copy(error))  # nothing else will come
+            self._request.outputs.fail(error)  # nothing else will come
 
     # -- what vLLM makes --------------------------------------------------------------------------------
 
@@ -226,19 +229,18 @@ class VllmSession(BaseSession):
 
     async def _next(self, request: VllmRequest) -> list[int]:
         """Return the tokens ahead once there are new ones."""
-        try:
-            output = request.outputs.get_nowait() or await request.outputs.get()
-        except Exception as error:
-            error.__traceback__ = None  # it has a frame of vLLM's that holds the error
-            if isinstance(error, self._engine.died):
+        while True:
+            try:
+                outputs = await request.outputs.get()
+            except self._engine.died as error:
                 raise EngineStopped(f"vLLM has stopped: {error}") from None
-            raise
-        self._check()
-        request.take(output)
-        ahead = self._ahead
-        if output.finished and not ahead:
-            raise EngineStopped(f"vLLM gave a request up: {output.outputs[0].finish_reason}")
-        return ahead
+            self._check()
+            for output in outputs:
+                request.take(output)
+            if ahead := self._ahead:
+                return ahead
+            if outputs[-1].finished:
+                raise EngineStopped(f"vLLM gave a request up: {outputs[-1].finish_reason}")
 
     async def _force(self, drafts: Sequence[int]) -> Verdict:
         """Drafts that stand whatever the model thinks of them are a prompt to vLLM, which it scores."""
@@ -327,10 +329,3 @@ def sampling_params(log: Log, label: tuple[Any, ...], scored: bool = False) -> A
         return make()
     except VLLMClientError as error:
         raise InvalidRequest(f"vLLM does not take this: {error}") from None
-
-
-def _score(token: int, found: Any, best: int) -> TokenLogprob:
-    """found: vLLM's, by token, the `best` likeliest and the chosen one."""
-    ranked = sorted(found.items(), key=lambda item: item[1].rank)
-    top = [(other, score.logprob) for other, score in ranked if score.rank <= best]
-    return TokenLogprob(found[token].logprob, top[:best])

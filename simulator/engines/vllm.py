@@ -25,7 +25,6 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreRequest
-from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -35,6 +34,7 @@ from tandem.engine.base import EngineInfo, EngineStats, Sampling
 from tandem.engine.core.engine import Command
 from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.engine import VllmEngine
+from tandem.engine.vllm.outputs import Outputs, RequestOutputs
 from tandem.engine.vllm.scheduler import TandemScheduler
 from tandem.engine.vllm.session import VllmSession
 from tandem.engine.vllm.views import Ask
@@ -82,7 +82,7 @@ class TimedCore:
         self._ahead = 2 if isinstance(self.scheduler, AsyncScheduler) else 1
         self._steps: deque[_Step] = deque()  # scheduled ones, the first of which is computed
         self._hash_blocks = block_hasher(settings)
-        self._outputs = OutputProcessor(None, log_stats=False)
+        self._outputs = Outputs()
         self._loop, self._compute, self._script, self._drafts = loop, compute, script, drafts
         self._requests = count()
         self._commands: deque[Command] = deque()
@@ -94,7 +94,7 @@ class TimedCore:
 
     async def add(
         self, number: int, tokens: list[int], params: SamplingParams, adapter: str = ""
-    ) -> RequestOutputCollector:
+    ) -> RequestOutputs:
         name = f"{number}-{next(self._requests)}"
         request = EngineCoreRequest(
             request_id=name,
@@ -108,8 +108,7 @@ class TimedCore:
             cache_salt=None,
             data_parallel_rank=None,
         )
-        outputs = RequestOutputCollector(params.output_kind, name)
-        self._outputs.add_request(request, None, queue=outputs)
+        outputs = self._outputs.open(name)
         begun = Request.from_engine_core_request(request, self._hash_blocks)
         self._submit(partial(self.scheduler.add_request, begun))
         return outputs
@@ -118,9 +117,9 @@ class TimedCore:
         self._submit(partial(self.scheduler.ask, asks))
 
     async def abort(self, request_id: str) -> None:
-        for name in self._outputs.abort_requests([request_id], internal=True):
-            self._aborts.append(name)
-            self._submit(partial(self._finish, name))
+        if self._outputs.abort(request_id):
+            self._aborts.append(request_id)
+            self._submit(partial(self._finish, request_id))
 
     async def stats(self) -> EngineStats:
         return copy(self.scheduler.stats())
@@ -179,7 +178,7 @@ class TimedCore:
         if self._steps:  # it has been scheduled ahead
             self._begin()
         for outputs in self.scheduler.update_from_output(step.work, self._say(step)).values():
-            self._outputs.process_outputs(outputs.outputs)
+            self._outputs.put(outputs.outputs)
         self._schedule()
 
     def _chunks(self, work: SchedulerOutput) -> Iterator[Chunk]:

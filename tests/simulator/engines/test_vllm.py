@@ -178,7 +178,7 @@ def test_under_pressure_all_come_to_their_end_the_same_way_each_time(
             assert (stats.sessions, stats.blocks_free, stats.finished) == (0, 8, 20)
             assert (engine.blocks_used, engine.sessions) == (0, 0)
             assert not engine._core.scheduler._views
-            assert not engine._core._outputs.request_states
+            assert not engine._core._outputs
             return [answers, stats.preempted, stats.steps, alone.loop.events]
 
         return list(alone.run(main()))
