@@ -168,12 +168,14 @@ class Cell(NamedTuple):
 class Outcome(NamedTuple):
     """per_minute: answers, from the first arrival to the last end.
     latency_s: mean, from a question's arrival to its answer's end.
+    ttft_s: median, from a question's arrival to its answer's first token.
     sketched: share of the answers.
     failed: questions without an answer.
     """
 
     per_minute: float
     latency_s: float
+    ttft_s: float
     sketched: float
     failed: int
 
@@ -233,6 +235,7 @@ def run(cell: Cell) -> tuple[Cell, Outcome]:
     return cell, Outcome(
         per_minute=60 * len(done) / span_s,
         latency_s=fmean(answer.e2e_s for answer in done),
+        ttft_s=median(answer.ttft_s for answer in done),
         sketched=fmean(bool(answer.origins.get("expansion")) for answer in done),
         failed=len(answers) - len(done),
     )
@@ -340,6 +343,7 @@ def _show(found: Outcomes, seeds: Sequence[int], systems: Mapping[str, System], 
                     report.spread([run.per_minute for run in runs[long]]) if long in runs else "",
                     report.spread([run.per_minute for run in runs[short]]),
                     report.spread([run.latency_s for run in runs[short]]),
+                    report.spread([run.ttft_s for run in runs[short]]),
                     f"{median(run.sketched for run in runs[there[-1]]):.2f}",
                     paper[system] if system in (CLOUD, PICE) else "",
                 ]
@@ -350,6 +354,7 @@ def _show(found: Outcomes, seeds: Sequence[int], systems: Mapping[str, System], 
         f"answers/min of {long}",
         f"of {short}",
         f"latency s of {short}",
+        f"TTFT s of {short}",
         "sketched",
         "paper",
     )
@@ -393,11 +398,18 @@ def sweep(seeds: Sequence[int], questions: int) -> None:
                     value,
                     *(report.spread([run.per_minute for run in runs]) for runs in (cloud, pice)),
                     *(report.spread([run.latency_s for run in runs]) for runs in (cloud, pice)),
+                    *(report.spread([run.ttft_s for run in runs]) for runs in (cloud, pice)),
                     f"{median(run.sketched for run in pice):.2f}",
                 ]
             )
-        names = (what, "cloud-only/min", "PICE/min", "cloud-only latency s", "PICE latency s", "sketched")
-        report.table(f"Llama3-70B by {what}, {questions} questions, simulated", names, rows)
+        names = [
+            f"{system} {unit}"
+            for unit in ("/min", "latency s", "TTFT s")
+            for system in ("cloud-only", "PICE")
+        ]
+        report.table(
+            f"Llama3-70B by {what}, {questions} questions, simulated", [what, *names, "sketched"], rows
+        )
 
 
 def main(arguments: Sequence[str] = ()) -> None:

@@ -76,9 +76,9 @@ def test_the_worst_beside_the_best() -> None:
     systems = {"cloud-only": CLOUD, "PICE": PICE, "speculation": rival, "ours": ours, "other": other}
     rates = {CLOUD: 10.0, PICE: 20.0, rival: 12.0, ours: 18.0, other: 99.0}
     cells = product(FIGURES, systems.values(), (80, 800), (1, 2))
-    found = {Cell(llm, s, n, seed): Outcome(rates[s], 9.0, 0.5, 0) for llm, s, n, seed in cells}
+    found = {Cell(llm, s, n, seed): Outcome(rates[s], 9.0, 1.0, 0.5, 0) for llm, s, n, seed in cells}
     assert figures(found, (1, 2), systems, (80, 800))["worst_over_best"] == 1.5
-    found[Cell("Llama3-8B", ours, 80, 2)] = Outcome(6.0, 9.0, 0.5, 0)
+    found[Cell("Llama3-8B", ours, 80, 2)] = Outcome(6.0, 9.0, 1.0, 0.5, 0)
     assert figures(found, (1, 2), systems, (80, 800))["worst_over_best"] == 0.5
 
 
@@ -91,10 +91,10 @@ def test_drafters_are_in_short_runs() -> None:
 def test_figures_are_medians_of_ratios() -> None:
     found = {}
     for llm, seed, questions in product(LLMS, (1, 2, 3), (80, 800)):
-        found[Cell(llm, CLOUD, questions, seed)] = Outcome(10.0 * seed, 100.0, 0.0, 0)
-        found[Cell(llm, PICE, questions, seed)] = Outcome(20.0 * seed + seed, 50.0 + seed, 0.5, 0)
-    found[Cell("Llama3-8B", PICE, 80, 2)] = Outcome(18.0, 60.0, 0.0, 1)
-    found[Cell("Llama3-8B", PICE, 80, 1)] = Outcome(9.5, 60.0, 0.0, 0)
+        found[Cell(llm, CLOUD, questions, seed)] = Outcome(10.0 * seed, 100.0, 1.0, 0.0, 0)
+        found[Cell(llm, PICE, questions, seed)] = Outcome(20.0 * seed + seed, 50.0 + seed, 1.0, 0.5, 0)
+    found[Cell("Llama3-8B", PICE, 80, 2)] = Outcome(18.0, 60.0, 1.0, 0.0, 1)
+    found[Cell("Llama3-8B", PICE, 80, 1)] = Outcome(9.5, 60.0, 1.0, 0.0, 0)
     values = figures(found, (1, 2, 3), {"cloud-only": CLOUD, "PICE": PICE}, (80, 800))
     assert values["llama70b_x"] == values["qwen72b_x"] == 2.1
     assert values["llama70b_latency_cut"] == 0.48
