@@ -46,6 +46,15 @@ export class Api {
   }
 
   /**
+   * Give an order for a part of the fleet.
+   * @param {string} path of the part, below v1/fleet
+   * @param {object} change
+   */
+  order = async (path, change) => {
+    await this.#checked(`v1/fleet/${path}`, { method: "PATCH", ...this.#json(change) });
+  };
+
+  /**
    * Yield the chunks of an answer to the end, coming back to it where the connection breaks.
    * @param {object} body
    * @param {AbortSignal} stop

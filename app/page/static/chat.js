@@ -2,6 +2,7 @@
 
 import { html, nothing } from "./vendor/lit-html.js";
 import { open, tokens } from "./answer.js";
+import { journey } from "./journey.js";
 import { rendered } from "./markdown.js";
 import { ORIGINS, colour } from "./origins.js";
 import { timeline } from "./timeline.js";
@@ -137,7 +138,7 @@ function shown(session, turn, answer, at, i) {
     ${answer.error ? html`<p class="error">${answer.error}</p>` : nothing}
     ${answer.state === "stopped" ? html`<p class="note">stopped</p>` : nothing}
     ${answer.finish === "length" ? html`<p class="note">cut off: the longest answer, or the end of the context</p>` : nothing}
-    ${timeline(answer, turn.answers.length)} ${figures(answer)} ${reasons(answer)}
+    ${journey(answer)} ${timeline(answer, turn.answers.length)} ${figures(answer)} ${reasons(answer)}
     ${open(answer)
       ? nothing
       : html`<footer>

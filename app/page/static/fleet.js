@@ -1,11 +1,15 @@
 /** The fleet, live: replicas and devices, their load, and who works for whom. */
 
 import { html, nothing, svg } from "./vendor/lit-html.js";
+import { deviceOrders, ordered, rates, replicaOrders } from "./orders.js";
 import { label } from "./origins.js";
 import { joules, seconds } from "./units.js";
 
+/** @import { TemplateResult } from "./vendor/lit-html.js" */
 /** @import { Session } from "./session.js" */
 /** @import { Device, Fleet, Replica, UnderWay } from "./types.d.ts" */
+
+/** @typedef {string | TemplateResult} Cell */
 
 const WIDTH = 900;
 const ROW = 58;
@@ -17,11 +21,14 @@ const MOST_LISTED = 500;
 /** Rows of a table. */
 
 /** @param {Session} session */
-export function fleet({ fleet: found, fleetTrouble: trouble }) {
+export function fleet(session) {
+  const { fleet: found, fleetTrouble: trouble } = session;
   if (!found) return html`<section class="fleet" aria-label="Fleet"><p>${trouble || "Looking …"}</p></section>`;
-  const replicas = Object.entries(found.pools).flatMap(([pool, each]) => each.map((replica) => ({ pool, replica })));
+  const replicas = listed(found.pools, false).concat(listed(found.drained, true));
+  const orders = !session.own;
   return html`<section class="fleet" aria-label="Fleet">
     ${trouble ? html`<p class="error">${trouble}</p>` : nothing} ${picture(found, replicas)}
+    ${session.orderTrouble ? html`<p class="error" role="alert">${session.orderTrouble}</p>` : nothing}
     <h2>Answers that are being given</h2>
     ${found.requests.length
       ? table(
@@ -38,8 +45,8 @@ export function fleet({ fleet: found, fleetTrouble: trouble }) {
       : html`<p class="note">None at the replica of the API that tells this page.</p>`}
     <h2>Replicas</h2>
     ${table(
-      ["Name", "Model", "Sessions", "Waiting", "Room", "KV cache in use", "Preempted", "State"],
-      replicas.map(({ replica }) => [
+      ["Name", "Model", "Sessions", "Waiting", "Room", "KV cache in use", "Preempted", "State", ...(orders ? ["Orders"] : [])],
+      replicas.map(({ replica, drained }) => [
         replica.name,
         replica.model,
         String(replica.sessions),
@@ -47,24 +54,34 @@ export function fleet({ fleet: found, fleetTrouble: trouble }) {
         String(replica.room),
         replica.blocks_total ? `${Math.round(used(replica) * 100)} % of ${replica.blocks_total} blocks` : "–",
         String(replica.preempted),
-        replica.refusal ?? (replica.rests ? "rests" : "up"),
+        replica.refusal ?? (drained ? (replica.sessions ? "drains" : "drained") : replica.rests ? "rests" : "up"),
+        ...(orders ? [replicaOrders(session, replica.name, drained)] : []),
       ]),
     )}
     <h2>Devices</h2>
     ${found.devices.length || found.missing.length
       ? table(
-          ["Name", "Hardware", "Model", "Round trip", "Sessions", "Battery", "Energy so far"],
+          ["Name", "Hardware", "Model", "Round trip", "Rate", "Lost", "Sessions", "Battery", "Energy so far", "State", ...(orders ? ["Orders"] : [])],
           [
             ...found.devices.map((each) => [
               each.name,
               `${each.profile}${each.emulated ? " (emulated)" : ""}`,
               each.model,
               seconds(each.rtt_s),
+              rates(each.link),
+              each.link ? `${Number((each.link.loss * 100).toPrecision(2))} %` : "–",
               `${each.sessions} of ${each.capacity}`,
               each.battery === null || each.battery === undefined ? "mains" : `${Math.round(each.battery * 100)} %`,
               joules(each.energy_j ?? 0),
+              ordered(found, each.name) || "up",
+              ...(orders ? [deviceOrders(session, found, each.name, !each.dialled_in)] : []),
             ]),
-            ...found.missing.map((name) => [name, "missing", "", "", "", "", ""]),
+            ...away(found).map((name) => [
+              name,
+              ...Array(8).fill(""),
+              ordered(found, name) || "missing",
+              ...(orders ? [deviceOrders(session, found, name, found.missing.includes(name))] : []),
+            ]),
           ],
         )
       : html`<p class="note">None is registered.</p>`}
@@ -72,8 +89,25 @@ export function fleet({ fleet: found, fleetTrouble: trouble }) {
 }
 
 /**
+ * @param {Record<string, Replica[]>} pools
+ * @param {boolean} drained
+ */
+function listed(pools, drained) {
+  return Object.entries(pools).flatMap(([pool, each]) => each.map((replica) => ({ pool, replica, drained })));
+}
+
+/**
+ * Names of devices that are not there: those that should be, and those that were stopped.
+ * @param {Fleet} found
+ */
+function away(found) {
+  const there = new Set(found.devices.map(({ name }) => name));
+  return [...new Set([...found.missing, ...found.stopped])].filter((name) => !there.has(name));
+}
+
+/**
  * @param {string[]} heads
- * @param {string[][]} rows
+ * @param {Cell[][]} rows
  */
 function table(heads, rows) {
   return html`<div class="scroll" tabindex="0" role="group" aria-label=${heads.join(", ")}>
@@ -98,12 +132,14 @@ const used = ({ blocks_free, blocks_total }) => (blocks_total ? 1 - blocks_free 
  * Devices on the left, the API in the middle, replicas on the right; the lines to those that work for an answer are
  * thick, and move.
  * @param {Fleet} found
- * @param {{ pool: string, replica: Replica }[]} replicas
+ * @param {{ pool: string, replica: Replica, drained: boolean }[]} replicas
  */
 function picture(found, replicas) {
   const busyFirst = (/** @type {Device} */ a, /** @type {Device} */ b) => b.sessions - a.sessions;
   const devices = found.devices.length > MOST_DRAWN ? found.devices.toSorted(busyFirst).slice(0, MOST_DRAWN) : found.devices;
-  const height = Math.max(devices.length, replicas.length, 2) * ROW + 20;
+  const gone = away(found).slice(0, MOST_DRAWN - devices.length);
+  const left = devices.length + gone.length;
+  const height = Math.max(left, replicas.length, 2) * ROW + 20;
   const middle = height / 2;
   const place = (/** @type {number} */ i, /** @type {number} */ count) => middle + (i - (count - 1) / 2) * ROW;
   const working = new Set(found.requests.flatMap(({ endpoints }) => Object.values(endpoints)));
@@ -115,13 +151,14 @@ function picture(found, replicas) {
     aria-label=${`${found.devices.length} devices, ${replicas.length} replicas. ${now || "No answer is being given."}`}
   >
     ${devices.map((each, i) => {
-      const y = place(i, devices.length);
+      const y = place(i, left);
       return [
-        line(BOX + 10, y, API.x, middle, working.has(each.name), each.rtt_s ? seconds(each.rtt_s) : ""),
+        line(BOX + 10, y, API.x, middle, working.has(each.name), way(each)),
         box(10, y, "device", each.name, state(each), each.battery ?? null, working.has(each.name)),
       ];
     })}
-    ${replicas.map(({ pool, replica }, i) => {
+    ${gone.map((name, i) => box(10, place(devices.length + i, left), "away", name, ordered(found, name) || "missing", null, false))}
+    ${replicas.map(({ pool, replica, drained }, i) => {
       const y = place(i, replicas.length);
       const busy = working.has(replica.name);
       const waiting = replica.waiting ? `, ${replica.waiting} wait` : "";
@@ -130,9 +167,9 @@ function picture(found, replicas) {
         box(
           WIDTH - BOX - 10,
           y,
-          `replica ${pool}`,
+          drained ? "away" : `replica ${pool}`,
           replica.name,
-          `${replica.model}: ${replica.sessions} sessions${waiting}`,
+          `${replica.model}: ${replica.sessions} sessions${waiting}${drained ? ", drained" : ""}`,
           replica.blocks_total ? used(replica) : null,
           busy,
         ),
@@ -151,6 +188,15 @@ function picture(found, replicas) {
 /** @param {UnderWay} request */
 const said = ({ mode, endpoints, tokens }) =>
   `${[...new Set(Object.values(endpoints))].join(" and ")} give an answer in mode ${mode}, ${tokens} tokens so far.`;
+
+/**
+ * A device's link in a few words.
+ * @param {Device} device
+ */
+function way({ rtt_s, link }) {
+  const lost = link?.loss ? `, ${Number((link.loss * 100).toPrecision(2))} % lost` : "";
+  return rtt_s || lost ? `${seconds(rtt_s)}${lost}` : "";
+}
 
 /** @param {Device} device */
 function state({ model, sessions, capacity, battery }) {

@@ -38,6 +38,8 @@ export class Session {
   fleet = null;
   /** Why the fleet cannot be shown; empty: it can. */
   fleetTrouble = "";
+  /** Why the last order was refused; empty: it was not. */
+  orderTrouble = "";
   /** @type {AbortController | null} */
   #watching = null;
 
@@ -195,6 +197,22 @@ export class Session {
         if (error instanceof ApiError) return;
       }
       await pause(AGAIN_MS, stop).catch(() => {}); // it is over then
+    }
+  }
+
+  /**
+   * Give an operator's order for a part of the fleet.
+   * @param {string} path
+   * @param {object} change
+   */
+  async order(path, change) {
+    try {
+      await this.api.order(path, change);
+      this.orderTrouble = "";
+      this.tell("Ordered.");
+    } catch (error) {
+      this.orderTrouble = this.#refused(error);
+      this.tell(`Not ordered: ${this.orderTrouble}`);
     }
   }
 

@@ -19,6 +19,14 @@ export interface Device {
   emulated: boolean;
   dialled_in: boolean;
   energy_j: number;
+  link?: Link | null;
+}
+
+/** Bandwidth and loss of a device's link; null: no limit, or not known. */
+export interface Link {
+  up_bytes_per_s: number | null;
+  down_bytes_per_s: number | null;
+  loss: number;
 }
 
 export interface Replica {
@@ -49,6 +57,10 @@ export interface Fleet {
   devices: Device[];
   missing: string[];
   requests: UnderWay[];
+  /** Orders in force. */
+  drained: Record<string, Replica[]>;
+  stopped: string[];
+  links: Record<string, { cut: boolean }>;
   error?: { message: string };
 }
 

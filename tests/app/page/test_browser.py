@@ -21,6 +21,7 @@ from playwright.async_api import (
     expect,
 )
 
+from tandem.cluster.link.link import LinkProfile
 from tandem.deployments.access.keys import Role
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.request.under_way import UnderWay
@@ -28,7 +29,7 @@ from tandem.engine.base import EngineStopped
 from tandem.policies.reader.quality import buffers, stall_s
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import OBJECTIVES, Candidate
-from tests.app.api.null_backend import NullBackend, times
+from tests.app.api.null_backend import UP, NullBackend, times
 from tests.app.api.stats.test_why import EXPECTED, FORECAST
 from tests.app.page.pictures import take
 from tests.cluster.proxy import proxy_to
@@ -421,6 +422,50 @@ async def test_the_fleet_as_it_changes(page: Page, backend: NullBackend) -> None
     await accessible(page)
     await page.get_by_role("link", name="Chat").click()
     await expect(page.get_by_label("Question", exact=True)).to_be_visible()
+
+
+async def test_operators_take_parts_of_the_fleet_away(page: Page, backend: NullBackend) -> None:
+    (one,) = UP.pools["verifier"]
+    backend.snapshot = replace(UP, pools={"verifier": (one, replace(one, name="verifier 2"))})
+    await page.get_by_role("link", name="Fleet").click()
+    await page.get_by_role("button", name="Drain verifier 1").click()
+    await expect(page.get_by_role("button", name="Give verifier 1 requests")).to_be_visible()
+    await page.get_by_role("button", name="Drain verifier 2").click()
+    await expect(page.get_by_role("alert")).to_contain_text("verifier 2 is the last replica")
+    await page.get_by_role("button", name="Stop pixel-1").click()
+    await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("stopped")
+    await page.get_by_role("button", name="Start pixel-1").click()
+    await page.get_by_role("button", name="Cut the link of pixel-1").click()
+    await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("link cut")
+    await page.get_by_role("button", name="Restore the link of pixel-1").click()
+    await page.get_by_role("row", name="pixel-1").get_by_text("Throttle", exact=True).first.click()
+    await accessible(page)
+    form = page.get_by_role("row", name="pixel-1")
+    await form.get_by_label("Round trip, ms").fill("80")
+    await form.get_by_label("Lost, %").fill("2")
+    await form.get_by_role("button", name="Throttle", exact=True).click()
+    await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("link throttled")
+    assert backend.book.orders.devices.link("pixel-1").profile == LinkProfile(rtt_s=0.08, loss=0.02)
+    await page.set_viewport_size(PHONE)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+async def test_a_request_is_drawn_as_it_travels(page: Page, backend: NullBackend) -> None:
+    backend.hold_after = 30
+    await page.get_by_label("Mode", exact=True).select_option("race")
+    await ask(page)
+    await times(1, backend.held)
+    way = page.get_by_role("img", name="30 tokens have come, the last from device.")
+    await expect(way).to_be_visible()
+    await expect(way.locator("line.lit")).to_have_count(2)  # the reader's, and the device's
+    await accessible(page)
+    await page.emulate_media(reduced_motion="reduce")
+    style = "element => getComputedStyle(element).animationName"
+    assert await way.locator("line.lit").first.evaluate(style) == "none"
+    backend.hold_after = 60
+    backend.go.set()
+    await expect(page.locator(".answer.done")).to_be_visible()
+    await expect(page.locator(".journey")).to_have_count(0)
 
 
 async def test_pictures_can_be_taken(
