@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tandem.cluster.link.state import LinkState
 from tandem.cluster.link.timer import precise_timer
 from tandem.cluster.wire.frames import (
     HEADER,
@@ -29,6 +30,7 @@ from tandem.cluster.wire.frames import (
     encode,
 )
 from tandem.cluster.wire.resume_buffer import ResumeBuffer
+from tandem.cluster.wire.tcp_info import measured
 from tandem.engine.base import EngineError, EngineStopped
 
 _BUFFER = 256 * 1024  # a frame larger than this is received into memory of its own, without a copy
@@ -116,6 +118,11 @@ class Wire(asyncio.BufferedProtocol, ABC):
     @abstractmethod
     def check(self, now_s: float) -> None:
         """End waits that take too long; called about every second."""
+
+    @property
+    def link(self) -> LinkState | None:
+        """Rate and loss towards the other side, as the kernel has measured them."""
+        return measured(self._transport)
 
     # Sending
 

@@ -182,7 +182,7 @@ class ConnectedDevice(EngineHandler):
         if self.record is None or self._connection.away:
             return None
         rtt_s = round(self._connection.rtt_s, 4)
-        return msgspec.structs.replace(self.record, address=address, rtt_s=rtt_s)
+        return msgspec.structs.replace(self.record, address=address, rtt_s=rtt_s, link=self._connection.link)
 
     async def answers(self, within_s: float) -> bool:
         """Whether the device is there."""
