@@ -29,6 +29,7 @@ from tandem.app.api.completions.gather import ChunkCoalescer
 from tandem.app.api.completions.objects import ChatCompletion, Completion, DeletedStream
 from tandem.app.api.completions.request_log import Record
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest, DeviceName
+from tandem.app.api.experiments.endpoints import ExperimentForm, add_experiments
 from tandem.app.api.http.auth import authenticate, operator
 from tandem.app.api.http.backend import AdminBackend, OrderBackend, ServingBackend
 from tandem.app.api.http.bodies import REFERENCE, described
@@ -72,6 +73,7 @@ def create_api(
     add_tokenizer(api, backend)
     _add_own_endpoints(api, backend)
     add_fleet(api, backend, orders)
+    add_experiments(api, backend)
     add_page(api)
     if admin is None:
         _refuse_administration(api)
@@ -243,6 +245,7 @@ def _documentation(generated: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         (TeamChange, "validation"),
         (ReplicaChange, "validation"),
         (DeviceChange, "validation"),
+        (ExperimentForm, "validation"),
     ]
     _, definitions = models_json_schema(forms, ref_template=REFERENCE)
     documentation = generated()

@@ -33,7 +33,7 @@ FAILURES = {
     400: "the request is not valid, or does not fit",
     401: "no valid API key",
     403: "not allowed with this key, or without a key from another machine",
-    404: "no such model, replica, device, key, response, stream or path",
+    404: "no such model, replica, device, key, response, stream, experiment or path",
     408: "the body did not come in time",
     409: "the keys, or what is up, do not allow this change",
     413: "the body is too large",

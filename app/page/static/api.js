@@ -2,7 +2,7 @@
 
 import { eventsOf } from "./events.js";
 
-/** @import { Chunk, Device, Fleet, Model, Ready } from "./types.d.ts" */
+/** @import { Chunk, Device, Experiment, ExperimentEvent, Fleet, Model, Ready } from "./types.d.ts" */
 
 const AGAIN_MS = [200, 500, 1000, 2000, 4000, 8000, 15000, 15000];
 /** Waits before each try to come back to a stream; together less than the server keeps it. */
@@ -41,6 +41,21 @@ export class Api {
    */
   async *fleet(stop) {
     const response = await this.#checked("v1/fleet?stream=true", { signal: stop });
+    if (!response.body) throw new TypeError("a response without a body");
+    for await (const { data } of eventsOf(response.body)) if (data) yield JSON.parse(data);
+  }
+
+  /** @returns {Promise<Experiment[]>} */
+  experiments = async () => (await this.#get("v1/experiments")).data;
+
+  /**
+   * Run an experiment, and yield its events.
+   * @param {object} form
+   * @param {AbortSignal} stop
+   * @returns {AsyncGenerator<ExperimentEvent, void, void>}
+   */
+  async *experiment(form, stop) {
+    const response = await this.#checked("v1/experiments", { method: "POST", signal: stop, ...this.#json(form) });
     if (!response.body) throw new TypeError("a response without a body");
     for await (const { data } of eventsOf(response.body)) if (data) yield JSON.parse(data);
   }

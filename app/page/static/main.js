@@ -2,6 +2,7 @@
 
 import { html, nothing, render } from "./vendor/lit-html.js";
 import { chat, composer } from "./chat.js";
+import { experiments } from "./experiments.js";
 import { fleet } from "./fleet.js";
 import { Session } from "./session.js";
 import { keyForm, settings } from "./settings.js";
@@ -24,17 +25,21 @@ function draw() {
   if (atEnd && session.busy) scrollTo(0, document.documentElement.scrollHeight);
 }
 
-/** Whether the fleet is shown, rather than the conversation. */
-const atFleet = () => location.hash === "#fleet";
+/** @type {Record<string, string>} names of the views, by what the address has */
+const VIEWS = { "#chat": "Chat", "#fleet": "Fleet", "#experiments": "Experiments" };
+
+/** What is shown: the conversation where the address says nothing else. */
+const view = () => (location.hash in VIEWS ? location.hash : "#chat");
 
 function page() {
-  return html`${atFleet() ? nothing : html`<a class="skip" href="#question">To the question</a>`}
+  return html`${view() === "#chat" ? html`<a class="skip" href="#question">To the question</a>` : nothing}
     <header class="top">
       <h1>Tandem</h1>
       <span class="at">${session.own ? `device ${session.ready?.device ?? ""}` : (session.model?.id ?? "")}</span>
       <nav aria-label="Page">
-        <a href="#chat" aria-current=${atFleet() ? "false" : "page"}>Chat</a>
-        <a href="#fleet" aria-current=${atFleet() ? "page" : "false"}>Fleet</a>
+        ${Object.entries(VIEWS).map(
+          ([at, name]) => html`<a href=${at} aria-current=${at === view() ? "page" : "false"}>${name}</a>`,
+        )}
       </nav>
       <nav aria-label="More">
         <a href="docs">API</a> <a href="readyz">What is up</a> <a href="v1/models">Models</a> <a href="v1/devices">Devices</a>
@@ -42,8 +47,12 @@ function page() {
       </nav>
       ${themes()}
     </header>
-    ${atFleet() ? html`<main class="wide">${trouble()} ${fleet(session)}</main>` : conversation()}
+    ${view() === "#chat" ? conversation() : html`<main class="wide">${trouble()} ${wide()}</main>`}
     <p role="status" class="hidden">${session.news}</p>`;
+}
+
+function wide() {
+  return view() === "#fleet" ? fleet(session) : experiments(session.laboratory);
 }
 
 function conversation() {
@@ -115,7 +124,8 @@ addEventListener("keydown", (event) => {
 });
 
 function turn() {
-  void session.watch(atFleet());
+  void session.watch(view() === "#fleet");
+  if (view() === "#experiments" && !session.laboratory.experiments.length) void session.laboratory.look();
   draw();
 }
 

@@ -2,6 +2,7 @@
 
 import { ApiError, Api, pause } from "./api.js";
 import { open, take, unanswered } from "./answer.js";
+import { Laboratory } from "./laboratory.js";
 import * as store from "./store.js";
 
 /** @import { Answer, Choices, Conversation, Device, Fleet, Message, Model, Ready, Turn } from "./types.d.ts" */
@@ -47,6 +48,7 @@ export class Session {
   constructor(changed) {
     this.changed = changed;
     this.api.key = store.key();
+    this.laboratory = new Laboratory(this.api, changed, (error) => this.#refused(error));
     store.watch((id) => this.#changedElsewhere(id));
     addEventListener("pagehide", () => this.#leave());
     addEventListener("focus", () => void this.look()); // devices come and go
@@ -91,6 +93,7 @@ export class Session {
     store.keepKey(this.api.key, longer);
     await this.look();
     if (this.#watching) void this.watch(true);
+    if (this.laboratory.trouble) void this.laboratory.look();
     this.tell(this.trouble || "The key is accepted.");
   }
 

@@ -122,6 +122,69 @@ export interface Why {
   limit_missed: boolean;
 }
 
+/** A setting of an experiment that can be moved. */
+export interface Setting {
+  key: string;
+  label: string;
+  least: number | null;
+  most: number | null;
+  choices: string[];
+  default: number | string | null;
+}
+
+export interface Experiment {
+  name: string;
+  title: string;
+  about: string;
+  settings: Setting[];
+  vary: Record<string, (number | string)[]>;
+}
+
+export interface Spread {
+  mean: number;
+  p99: number;
+}
+
+/** Figures of one simulation. */
+export interface Point {
+  settings: Record<string, number | string>;
+  summary: {
+    requests: number;
+    failed: number;
+    requests_per_s: number;
+    tokens_per_s: number;
+    usd: number;
+    reading: { stalled_share: number } | null;
+    ttft_s: Spread | null;
+    tpot_s: Spread | null;
+    e2e_s: Spread | null;
+  };
+  curves: Record<"ttft_s" | "tpot_s" | "e2e_s", number[]>;
+}
+
+export type ExperimentEvent =
+  | { type: "begun"; total: number; points: number }
+  | { type: "progress"; done: number }
+  | ({ type: "point" } & Point)
+  | { type: "done" }
+  | { type: "refused" | "failed"; message: string };
+
+/** An experiment that was run here. */
+export interface Outcome {
+  experiment: Experiment;
+  settings: Record<string, number | string>;
+  state: "running" | "done" | "stopped" | "failed";
+  done: number;
+  total: number;
+  points: Point[];
+  error: string;
+}
+
+export interface Line {
+  name: string;
+  points: { x: number | string; y: number }[];
+}
+
 /** Run of characters (Unicode code points) of one origin. */
 export type Run = [origin: string, characters: number];
 

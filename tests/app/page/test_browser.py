@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from playwright.async_api import (
     expect,
 )
 
+from tandem.app.api.experiments import endpoints
 from tandem.cluster.link.link import LinkProfile
 from tandem.deployments.access.keys import Role
 from tandem.deployments.request.tokenlog import Origin
@@ -466,6 +468,61 @@ async def test_a_request_is_drawn_as_it_travels(page: Page, backend: NullBackend
     backend.go.set()
     await expect(page.locator(".answer.done")).to_be_visible()
     await expect(page.locator(".journey")).to_have_count(0)
+
+
+async def test_experiments_run_and_are_compared(page: Page, backend: NullBackend) -> None:
+    await page.get_by_role("link", name="Experiments").click()
+    await accessible(page)
+    await page.get_by_label("Requests", exact=True).fill("5")
+    for alpha in ("0.9", "0.2"):
+        await page.get_by_label("Share of drafts that are accepted").fill(alpha)
+        await page.get_by_role("button", name="Run", exact=True).click()
+        await expect(page.get_by_role("article", name="Result")).to_have_count(1 if alpha == "0.9" else 2)
+        await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
+    both = page.get_by_role("img", name="Time per further token")
+    await expect(both.locator("polyline")).to_have_count(2)
+    await page.get_by_label("Experiment", exact=True).select_option("dsd")
+    await page.get_by_label("devices.0.link.rtt_ms, each of").fill("5, 50")
+    await page.get_by_label("Users").fill("4")
+    await page.get_by_role("button", name="Run", exact=True).click()
+    swept = page.get_by_role("article", name="Result 3")
+    await expect(
+        swept.get_by_role("img", name="Time to first token, mean").locator("polyline")
+    ).to_have_count(2)
+    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
+    await swept.get_by_text("Figures", exact=True).click()
+    await expect(swept.get_by_role("row")).to_have_count(5)
+    await accessible(page)
+    await page.set_viewport_size(PHONE)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    await accessible(page)
+    await page.get_by_label("devices.0.link.rtt_ms, each of").fill("5, far")
+    await page.get_by_role("button", name="Run", exact=True).click()
+    await expect(page.get_by_role("alert")).to_contain_text("devices.0.link.rtt_ms may be above 0")
+    await page.get_by_role("button", name="Remove result 3").click()
+    await expect(page.get_by_role("article", name="Result")).to_have_count(2)
+
+
+async def test_an_experiment_is_cancelled(
+    page: Page, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = asyncio.Event()
+
+    async def endless(order: dict[str, object]) -> AsyncIterator[dict[str, object]]:
+        try:
+            yield {"type": "begun", "total": 8, "points": 1}
+            yield {"type": "progress", "done": 3}
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    monkeypatch.setattr(endpoints, "simulated", endless)
+    await page.get_by_role("link", name="Experiments").click()
+    await page.get_by_role("button", name="Run", exact=True).click()
+    await expect(page.get_by_label("3 of 8 requests")).to_be_visible()
+    await page.get_by_role("button", name="Cancel").click()
+    await asyncio.wait_for(closed.wait(), 10)
+    await expect(page.get_by_text("cancelled", exact=True)).to_be_visible()
 
 
 async def test_pictures_can_be_taken(

@@ -1,0 +1,1 @@
+"""Simulations that operators run from the page."""
