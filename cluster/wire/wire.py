@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.cluster.link.state import LinkState
+from tandem.cluster.link.tcp_info import measured
 from tandem.cluster.link.timer import precise_timer
 from tandem.cluster.wire.frames import (
     HEADER,
@@ -30,7 +31,6 @@ from tandem.cluster.wire.frames import (
     encode,
 )
 from tandem.cluster.wire.resume_buffer import ResumeBuffer
-from tandem.cluster.wire.tcp_info import measured
 from tandem.engine.base import EngineError, EngineStopped
 
 _BUFFER = 256 * 1024  # a frame larger than this is received into memory of its own, without a copy

@@ -8,7 +8,8 @@ import { html, nothing } from "./vendor/lit-html.js";
 /** @param {Session} session */
 export function settings(session) {
   const { choices, model } = session;
-  const modes = [{ value: "", name: "the server decides" }, ...(model?.modes ?? []).map(named)];
+  const auto = model?.objectives.length ? "auto: what seems best for the request" : "the server decides";
+  const modes = [{ value: "", name: auto }, ...(model?.modes ?? []).map(named)];
   const objectives = [{ value: "", name: "as its operator says" }, ...(model?.objectives ?? []).map(named)];
   const devices = [{ value: "", name: "the server decides" }, { value: "any", name: "any" }, ...session.devices.map(device)];
   return html`<form class="settings" @submit=${(/** @type {Event} */ event) => event.preventDefault()}>

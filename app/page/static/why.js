@@ -14,11 +14,25 @@ const ROWS = [
   ["joules", "device's energy", joules],
 ];
 
+/**
+ * Say what another way would have taken for this many tokens, as the router expected.
+ * @param {Why} why
+ * @param {number} tokens
+ */
+function another({ runner_up: next, came }, tokens) {
+  if (!next) return nothing;
+  const took = (/** @type {number} */ ttft_s, /** @type {number} */ tpot_s) => seconds(ttft_s + tpot_s * Math.max(0, tokens - 1));
+  return html`<p class="note another">
+    In ${way(next)} it would have taken about ${took(next.ttft_s.value, next.tpot_s.value)} and ${dollars(next.usd.value)};
+    it took ${took(came.ttft_s, came.tpot_s)} and ${dollars(came.usd)}.
+  </p>`;
+}
+
 /** @param {Answer} answer */
-export function reasons({ why }) {
+export function reasons({ why, stats }) {
   if (!why) return nothing;
   const { chosen, came, runner_up: next } = why;
-  return html`<details class="why">
+  return html`${another(why, stats?.tokens.output ?? 0)}<details class="why">
     <summary>Why ${way(chosen)}</summary>
     <p>${said(why)}</p>
     <div class="scroll" tabindex="0" role="group" aria-label="Expectations">

@@ -23,7 +23,7 @@ COLOURS = 96
 
 
 async def take(browser: Browser, address: str, folder: Path) -> list[Path]:
-    """Take the pictures: two modes side by side, the fleet while they answer, and an answer on a phone."""
+    """Take the pictures: two modes side by side, the fleet while they answer, a sweep, and an answer on a phone."""
     desk = await browser.new_context(viewport={"width": 1200, "height": 760}, color_scheme="light")
     page, fleet = await desk.new_page(), await desk.new_page()
     await page.goto(address)
@@ -37,12 +37,18 @@ async def take(browser: Browser, address: str, folder: Path) -> list[Path]:
     await page.get_by_label("Question", exact=True).fill(QUESTION)
     await page.keyboard.press("Enter")
     await fleet.locator(".picture .busy").first.wait_for()
-    shots = [folder / f"page-{name}.png" for name in ("fleet", "chat", "phone")]
+    shots = [folder / f"page-{name}.png" for name in ("fleet", "chat", "phone", "experiments")]
     await fleet.locator(".fleet").screenshot(path=shots[0])
     await page.locator(".answer.done").nth(1).wait_for(timeout=ANSWERED_MS)
     await page.set_viewport_size({"width": 1200, "height": 1000})
     await page.evaluate("scrollTo(0, 0)")
     await page.screenshot(path=shots[1])
+    await page.goto(f"{address}/#experiments")
+    await page.get_by_label("Experiment", exact=True).select_option("dsd")
+    await page.get_by_role("button", name="Run", exact=True).click()
+    await page.get_by_text("Figures", exact=True).wait_for(timeout=ANSWERED_MS)
+    await page.get_by_role("button", name="Run", exact=True).wait_for(timeout=ANSWERED_MS)
+    await page.locator(".experiments").screenshot(path=shots[3])
     await desk.close()
     phone = await browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
     page = await phone.new_page()

@@ -1,13 +1,13 @@
-"""What the kernel tells of a connection."""
+"""Rate and loss of a connection, as the kernel tells them."""
 
 from __future__ import annotations
 
 import struct
 
 from tandem.cluster.link.state import LinkState
+from tandem.cluster.link.tcp_info import measured, parsed
 from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.listener import serve_engines
-from tandem.cluster.wire.tcp_info import measured, parsed
 from tandem.engine.null.engine import NullEngine
 
 

@@ -1,4 +1,4 @@
-"""What the kernel has measured of a connection: the rate at which its frames were taken, and how many were lost."""
+"""Measurements that the kernel has of a connection: the rate at which its frames were taken, and how many were lost."""
 
 from __future__ import annotations
 
