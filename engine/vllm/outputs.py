@@ -1,4 +1,4 @@
-"""What vLLM's core has made, request by request, until the sessions take it: tokens as they come off the core, without
+"""Outputs of vLLM's core, request by request, until the sessions take it: tokens as they come off the core, without
 the texts, sums and statistics that vLLM makes of them for its own users."""
 
 from __future__ import annotations
