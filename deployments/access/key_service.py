@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tandem.deployments.access.accounts import ANONYMOUS, Accounts, Statement, Terms, device_of
+from tandem.deployments.access.databases.place import told
 from tandem.deployments.access.keys import Caller, Key, KeyRefused, Keyring, NoSuchKey, Role
 from tandem.deployments.access.quota import Quota, Standing, Team
 from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, LedgerError
@@ -48,7 +49,7 @@ class KeyService:
         now_s: Callable[[], float] = time.time,
         note: GuardNote | None = None,
     ) -> None:
-        self._path, self._may_be_open = settings.path, settings.open
+        self._place, self._may_be_open = settings.place, settings.open
         self._accounts, self._now_s, self._note = accounts, now_s, note
         self._noted: str | None = None
         self._thread = ThreadPoolExecutor(1, "ledger")
@@ -64,21 +65,20 @@ class KeyService:
 
     async def open(self) -> None:
         """Raises LedgerError, also where keys have guarded the API, none would now, and no setting allows it."""
-        path = None if self._path is None else self._path.expanduser()
-        self._ledger = await self._aside(Ledger, path)
+        self._ledger = await self._aside(Ledger, self._place)
         await self._read()
         if self._note is not None:
             self._noted = await self._aside(self._note.read)
             if self._noted and not (self._ring.guards_api or self._may_be_open):
                 raise LedgerError(
-                    f"keys in {self._noted} have guarded the API, and there are none in {path or 'memory'}: if "
+                    f"keys in {self._noted} have guarded the API, and there are none in {told(self._place)}: if "
                     "everybody on this machine shall be an operator again, set ledger.open to true"
                 )
         await self._aside(self._ledger.take_lease, self._now_s() + LEASE_S)
         await self._read()  # what another service has written until now
         await self._note_guard()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
-        logger.info("ledger %s: %d keys", path or "in memory", len(self._ring))
+        logger.info("ledger %s: %d keys", told(self._place), len(self._ring))
 
     async def close(self) -> None:
         """Write what is not on disk yet, and let a successor write. Raises LedgerError where it cannot be written."""
@@ -187,8 +187,8 @@ class KeyService:
         self, name: str, role: Role, changes: Mapping[str, Any], team: str = ""
     ) -> tuple[Key, str]:
         """Make a key; return it and its secret. Raises KeyRefused, LedgerError."""
-        if self._path is None:
-            raise KeyRefused("keys must outlive this process: set ledger.path to a file")
+        if self._place is None:
+            raise KeyRefused("keys must outlive this process: set ledger.path to a file, or ledger.database")
         async with self._lock:
             ring, terms = self._ring.copy(), changed(self._accounts.terms, changes)
             key, secret, said = ring.make(
@@ -327,7 +327,7 @@ class KeyService:
 
     async def _note_guard(self) -> None:
         """Note whether keys guard the API, if that has changed."""
-        ledger = str(self._path) if self._ring.guards_api else None
+        ledger = told(self._place) if self._ring.guards_api else None
         if self._note is not None and ledger != self._noted:
             await self._aside(self._note.write, ledger)
             self._noted = ledger

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+from tandem.deployments.access.databases.base import Database
 
 VERSION = 3
 """Version of the tables; older ones are brought up to it, and a younger file is refused."""
@@ -39,27 +39,37 @@ INSERT INTO usage SELECT account, day, mode, model, device, '', requests, server
 DROP TABLE before;
 """
 """From version 2, which had no teams."""
-COUNTED = (
-    "requests",
-    "server_in",
-    "server_out",
-    "device_in",
-    "device_out",
-    "server_usd_in",
-    "server_usd_out",
-    "joules",
-    "device_usd",
-)
-"""Columns that are summed."""
+COUNTED = {
+    "requests": "INTEGER",
+    "server_in": "INTEGER",
+    "server_out": "INTEGER",
+    "device_in": "INTEGER",
+    "device_out": "INTEGER",
+    "server_usd_in": "REAL",
+    "server_usd_out": "REAL",
+    "joules": "REAL",
+    "device_usd": "REAL",
+}
+"""Columns that are summed, and their types."""
 _TOTALS = f"""
 CREATE TABLE IF NOT EXISTS batches (sender TEXT PRIMARY KEY, last INTEGER) STRICT;
 CREATE TABLE IF NOT EXISTS lease (one INTEGER PRIMARY KEY CHECK (one = 1), holder TEXT, until_s REAL) STRICT;
 CREATE TABLE IF NOT EXISTS totals (one INTEGER PRIMARY KEY CHECK (one = 1), {
-    ", ".join(f"{name} REAL" if "usd" in name or name == "joules" else f"{name} INTEGER" for name in COUNTED)
+    ", ".join(f"{name} {kind}" for name, kind in COUNTED.items())
 }) STRICT;
-INSERT OR IGNORE INTO totals SELECT 1, {", ".join(f"IFNULL(SUM({name}), 0)" for name in COUNTED)} FROM usage;
+INSERT INTO totals SELECT 1, {
+    ", ".join(f"COALESCE(SUM({name}), 0)" for name in COUNTED)
+} FROM usage WHERE true
+ON CONFLICT DO NOTHING;
 """
 """Tables younger than the version. Totals are counted beside usage, so that what is missing there is noticed."""
+TABLES = ("keys", "secrets", "terms", "teams", "members", "usage", "batches", "totals")
+"""Tables of which a copy has all rows."""
+SUMS = ", ".join(
+    f"CAST(COALESCE(SUM({name}), 0) AS BIGINT)" if kind == "INTEGER" else f"COALESCE(SUM({name}), 0.0)"
+    for name, kind in COUNTED.items()
+)
+"""Sums of these columns. (PostgreSQL adds whole numbers up to a decimal one.)"""
 _STEPS = {0: _TABLES + _TEAMS + _USAGE, 1: _FROM_1, 2: _FROM_2}
 """Statements that make the tables of this version, by the version before."""
 
@@ -68,17 +78,10 @@ class WrongVersion(Exception):
     """The ledger is of a version that is not known here."""
 
 
-def upgrade(file: sqlite3.Connection) -> None:
-    """Bring the tables up to this version, in one transaction. Raises WrongVersion, sqlite3.Error."""
-    version = version_of(file)
-    if version not in (*_STEPS, VERSION):
-        raise WrongVersion(f"is a ledger of version {version}; this is for version {VERSION}")
-    file.executescript(
-        f"BEGIN IMMEDIATE; {_STEPS.get(version, '')} {_TOTALS} PRAGMA user_version = {VERSION}; COMMIT;"
-    )
-
-
-def version_of(file: sqlite3.Connection) -> int:
-    """Return the version of a file's tables; 0 if there are none."""
-    (version,) = file.execute("PRAGMA user_version").fetchone()
-    return int(version)
+def upgrade(database: Database) -> None:
+    """Bring the tables up to this version, in one transaction. Raises WrongVersion, and the database's errors."""
+    with database.transaction(writes=True):
+        version = database.version()
+        if version not in (*_STEPS, VERSION):
+            raise WrongVersion(f"is a ledger of version {version}; this is for version {VERSION}")
+        database.upgrade(_STEPS.get(version, "") + _TOTALS, VERSION)

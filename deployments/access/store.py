@@ -1,39 +1,55 @@
 """The ledger: keys, terms and bills on disk, with one writer at a time, the key service. It survives every crash.
 
-SQLite in WAL mode: each call's writes survive every process (a power cut may lose the last moments), and others may
-read concurrently. The calls block: run them in a thread of their own.
+The calls block: run them in a thread of their own.
 """
 
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.databases.base import Database
+from tandem.deployments.access.databases.place import Place, connected, errors_at, told
 from tandem.deployments.access.keys import Key, Role, Secret
-from tandem.deployments.access.ledger_schema import COUNTED, WrongVersion, upgrade
+from tandem.deployments.access.ledger_schema import COUNTED, SUMS, WrongVersion, upgrade
 from tandem.deployments.access.quota import Quota, Team
 from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
 
-_SUMS = ", ".join(f"SUM({name})" for name in COUNTED)
 _CHARGE = (
-    "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, IFNULL((SELECT team FROM members WHERE account = ?1), ''), {}) "
-    "ON CONFLICT DO UPDATE SET {}"
+    "INSERT INTO usage VALUES (?, ?, ?, ?, ?, COALESCE((SELECT team FROM members WHERE account = ?), ''), {}) "
+    "ON CONFLICT (account, day, mode, model, device, team) DO UPDATE SET {}"
 ).format(
-    ", ".join(f"?{6 + number}" for number in range(len(COUNTED))),
-    ", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED),
+    ", ".join("?" for _ in COUNTED), ", ".join(f"{name} = usage.{name} + excluded.{name}" for name in COUNTED)
+)
+_ADD = f"UPDATE totals SET {', '.join(f'{name} = {name} + ?' for name in COUNTED)}"
+_LATER = (
+    "INSERT INTO batches VALUES (?, ?) ON CONFLICT (sender) DO UPDATE SET last = excluded.last "
+    "WHERE excluded.last > batches.last"
 )
 
-_ADD = f"UPDATE totals SET {', '.join(f'{name} = {name} + ?' for name in COUNTED)}"
-_LATER = "INSERT INTO batches VALUES (?, ?) ON CONFLICT DO UPDATE SET last = excluded.last WHERE excluded.last > last"
+
+def _put(table: str, key: str, *others: str) -> str:
+    """Return the statement that stores a row, in place of one with the same key."""
+    columns = key, *others
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' for _ in columns)}) "
+        f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}"
+    )
+
+
+_KEY = _put("keys", "id", "name", "role", "hint", "made_s", "terms")
+_MEMBER = _put("members", "account", "team")
+_SECRET = _put("secrets", "digest", "key", "until_s")
+_TEAM = _put("teams", "name", "quota")
+_TERMS = _put("terms", "account", "terms")
+_LEASE = _put("lease", "one", "holder", "until_s")
 
 
 class BillBatch(NamedTuple):
@@ -76,31 +92,17 @@ class LeaseLost(LedgerError):
 
 
 class Ledger:
-    """path: its file, made where there is none, but not its folder: a misspelt path would be an empty ledger. None: in
-    memory, gone with this process."""
+    """place: of its database; None: in memory, gone with this process."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """Raises LedgerError, as every call does that writes."""
-        try:
-            if path is not None:
-                path.touch(mode=0o600)
-            self._name, self._leased = secrets.token_hex(8), False
-            self._file = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=10.0)
-            self._file.execute("PRAGMA journal_mode = WAL")
-            self._file.execute("PRAGMA synchronous = NORMAL")
-            upgrade(self._file)
-            self._seen = self._data_version()
-            if path is not None:
-                _close_to_others(path)
-        except WrongVersion as error:
-            raise LedgerError(f"{path} {error}") from None
-        except (OSError, sqlite3.Error) as error:
-            raise LedgerError(f"{path}: {error}") from None
+    def __init__(self, place: Place | None = None) -> None:
+        """Raises LedgerError, as every call does."""
+        self._name, self._leased = secrets.token_hex(8), False
+        self._file = opened(place)
 
     def read(self, since: str = "") -> Books:
         """Return all that memory needs of the ledger, in one transaction. since: the first recent day."""
-        with self._transaction("DEFERRED"):
-            last = dict(self._file.execute("SELECT sender, last FROM batches"))
+        with self._transaction(writes=False):
+            last = dict(self._read("SELECT sender, last FROM batches"))
             return Books(
                 self.keys(),
                 self.secrets(),
@@ -114,9 +116,9 @@ class Ledger:
 
     def keys(self) -> list[Key]:
         """Return all keys that were not revoked."""
-        rows = self._file.execute(
-            "SELECT id, name, role, terms, hint, made_s, IFNULL(team, '') FROM keys LEFT JOIN members ON id = account "
-            "ORDER BY made_s"
+        rows = self._read(
+            "SELECT id, name, role, terms, hint, made_s, COALESCE(team, '') FROM keys "
+            "LEFT JOIN members ON id = account ORDER BY made_s"
         )
         return [
             Key(id, name, Role(role), msgspec.msgpack.decode(terms, type=Terms), *rest)
@@ -125,29 +127,31 @@ class Ledger:
 
     def secrets(self) -> list[Secret]:
         """Return the keys' secrets."""
-        return [Secret(*row) for row in self._file.execute("SELECT digest, key, until_s FROM secrets")]
+        return [
+            Secret(*row) for row in self._read("SELECT digest, key, until_s FROM secrets ORDER BY digest")
+        ]
 
     def terms(self) -> dict[str, Terms]:
         """Return the limits of accounts without a key."""
-        rows = self._file.execute("SELECT account, terms FROM terms")
+        rows = self._read("SELECT account, terms FROM terms")
         return {account: msgspec.msgpack.decode(terms, type=Terms) for account, terms in rows}
 
     def teams(self) -> list[Team]:
         """Return all teams, by name."""
-        rows = self._file.execute("SELECT name, quota FROM teams ORDER BY name")
+        rows = self._read("SELECT name, quota FROM teams ORDER BY name")
         return [Team(name, msgspec.msgpack.decode(quota, type=Quota)) for name, quota in rows]
 
     def bills(self) -> list[Charge]:
         """Return the usage of each account with each device, of all days together."""
-        rows = self._file.execute(f"SELECT account, device, {_SUMS} FROM usage GROUP BY account, device")
+        rows = self._read(f"SELECT account, device, {SUMS} FROM usage GROUP BY account, device ORDER BY 1, 2")
         return [Charge(account, device, _bill(counted)) for account, device, *counted in rows]
 
     def spent(self, by: Literal["account", "team"], since: str) -> list[tuple[str, str, float]]:
         """Return (account or team, day, server's dollars) of each day from `since` on."""
         return list(
-            self._file.execute(
+            self._read(
                 f"SELECT {by}, day, SUM(server_usd_in + server_usd_out) FROM usage WHERE day >= ? AND day > '' "
-                f"GROUP BY {by}, day",
+                f"GROUP BY {by}, day ORDER BY 1, 2",
                 (since,),
             )
         )
@@ -158,8 +162,8 @@ class Ledger:
         if query.account is not None:
             where, given = [*where, "account = ?"], [*given, query.account]
         groups = ", ".join(query.by)
-        rows = self._file.execute(
-            f"SELECT {groups}, {_SUMS} FROM usage WHERE {' AND '.join(where)} "
+        rows = self._read(
+            f"SELECT {groups}, {SUMS} FROM usage WHERE {' AND '.join(where)} "
             f"GROUP BY {groups} ORDER BY {groups}",
             given,
         )
@@ -170,9 +174,9 @@ class Ledger:
         """Store a key that is new or has changed, and those of its secrets that have."""
         row = key.id, key.name, str(key.role), key.hint, key.made_s, msgspec.msgpack.encode(key.terms)
         with self._commit() as file:
-            file.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, ?, ?)", row)
-            file.execute("INSERT OR REPLACE INTO members VALUES (?, ?)", (key.id, key.team))
-            file.executemany("INSERT OR REPLACE INTO secrets VALUES (?, ?, ?)", opens)
+            file.execute(_KEY, row)
+            file.execute(_MEMBER, (key.id, key.team))
+            file.executemany(_SECRET, opens)
 
     def drop_key(self, id: str) -> None:
         """Delete a revoked key; its usage stays."""
@@ -184,7 +188,7 @@ class Ledger:
         """Store a team that is new or has changed."""
         with self._commit() as file:
             row = team.name, msgspec.msgpack.encode(team.quota)
-            file.execute("INSERT OR REPLACE INTO teams VALUES (?, ?)", row)
+            file.execute(_TEAM, row)
 
     def drop_team(self, name: str) -> None:
         """Delete a team; its usage stays."""
@@ -195,7 +199,7 @@ class Ledger:
         """Store the limits of an account without a key."""
         row = account, msgspec.msgpack.encode(terms)
         with self._commit() as file:
-            file.execute("INSERT OR REPLACE INTO terms VALUES (?, ?)", row)
+            file.execute(_TERMS, row)
 
     def charge(self, batches: Iterable[BillBatch]) -> int:
         """Add those batches that are not there yet, all or none; return how many they are."""
@@ -212,19 +216,12 @@ class Ledger:
         return booked
 
     def changed_elsewhere(self) -> bool:
-        """Whether another connection has written since this was asked last. Raises LedgerError."""
-        before, self._seen = self._seen, self._data_version()
-        return self._seen != before
+        """Return whether another connection has written since this was asked last. Raises LedgerError."""
+        with failures("the ledger cannot be read", self._file.errors):
+            return self._file.changed_elsewhere()
 
     def close(self) -> None:
         self._file.close()
-
-    def _data_version(self) -> int:
-        try:
-            (version,) = self._file.execute("PRAGMA data_version").fetchone()
-        except sqlite3.Error as error:
-            raise LedgerError(f"the ledger cannot be read: {error}") from None
-        return int(version)
 
     def take_lease(self, until_s: float, free_s: float | None = None) -> bool:
         """Have no other service write from now on; return whether that is so.
@@ -232,42 +229,62 @@ class Ledger:
         until_s: how long the lease holds unless it is taken again, seconds since the epoch.
         free_s: where given, the lease is taken only if it is this service's, or held until then at the longest.
         """
-        with self._transaction("IMMEDIATE") as file:
+        with self._transaction(writes=True) as file:
             held = _lease(file)
             if free_s is not None and held.holder not in ("", self._name) and held.until_s > free_s:
                 return False
-            file.execute("INSERT OR REPLACE INTO lease VALUES (1, ?, ?)", (self._name, until_s))
+            file.execute(_LEASE, (1, self._name, until_s))
         self._leased = True
         return True
 
     def free_lease(self) -> None:
         """Let any other service write from now on."""
-        with self._transaction("IMMEDIATE") as file:
+        with self._transaction(writes=True) as file:
             file.execute("DELETE FROM lease WHERE holder = ?", (self._name,))
 
+    def _read(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return the rows that a statement finds. Raises LedgerError."""
+        with failures("the ledger cannot be read", self._file.errors):
+            return self._file.execute(statement, values).fetchall()
+
     @contextmanager
-    def _commit(self) -> Iterator[sqlite3.Connection]:
+    def _commit(self) -> Iterator[Database]:
         """Commit a transaction, whole or not at all, under the lease where one was taken. Raises LedgerError."""
-        with self._transaction("IMMEDIATE") as file:
+        with self._transaction(writes=True) as file:
             if self._leased and _lease(file).holder != self._name:
                 raise LeaseLost("another service has taken over the ledger")
             yield file
 
     @contextmanager
-    def _transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, writes: bool) -> Iterator[Database]:
+        what = "the ledger cannot be written" if writes else "the ledger cannot be read"
+        with failures(what, self._file.errors), self._file.transaction(writes):
+            yield self._file
+
+
+def opened(place: Place | None) -> Database:
+    """Return the database of a ledger, brought up to date. Raises LedgerError."""
+    with failures(told(place), errors_at(place)):
+        file = connected(place)
         try:
-            with self._file:
-                self._file.execute(f"BEGIN {kind}")
-                yield self._file
-        except sqlite3.Error as error:
-            raise LedgerError(f"the ledger cannot be written: {error}") from None
+            upgrade(file)
+            file.changed_elsewhere()
+        except WrongVersion as error:
+            file.close()
+            raise LedgerError(f"{told(place)} {error}") from None
+        except BaseException:
+            file.close()
+            raise
+    return file
 
 
-def _close_to_others(path: Path) -> None:
-    """Leave an existing ledger, and what SQLite keeps beside it, to its owner alone. Raises OSError."""
-    for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        if file.exists() and file.stat().st_mode & 0o077:
-            file.chmod(0o600)
+@contextmanager
+def failures(what: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Raise LedgerError, which says what has failed, in place of a database's errors."""
+    try:
+        yield
+    except errors as error:
+        raise LedgerError(f"{what}: {str(error).strip()}") from None
 
 
 class Lease(NamedTuple):
@@ -277,7 +294,7 @@ class Lease(NamedTuple):
     until_s: float
 
 
-def _lease(file: sqlite3.Connection) -> Lease:
+def _lease(file: Database) -> Lease:
     found = file.execute("SELECT holder, until_s FROM lease").fetchone()
     return Lease("", 0.0) if found is None else Lease(*found)
 
@@ -288,7 +305,7 @@ def _bill(counted: Sequence[Any]) -> Bill:
 
 
 def _row(account: str, device: str, bill: Bill, mode: str, model: str, day: str) -> tuple[object, ...]:
-    return account, day, mode, model, device, *_counts(bill)
+    return account, day, mode, model, device, account, *_counts(bill)
 
 
 def _counts(bill: Bill) -> tuple[float, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from tandem.cluster.link.link import LinkProfile
 from tandem.cluster.wire.tls import serving
 from tandem.cluster.wire.wire import DEFAULTS as WIRE
 from tandem.cluster.wire.wire import WireSettings
+from tandem.deployments.access.databases.place import Place, has_password, is_address
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.config import PolicyChoice, Strict
 from tandem.policies.cost import MAINS_USD_PER_J
@@ -172,13 +174,36 @@ class LedgerSettings(Strict):
     """Keys, terms and bills.
 
     path: SQLite file on the machine of the deployment Access, in an existing folder; null: in memory, and no keys can
-        be made.
+        be made, unless there is a `database`.
+    database: PostgreSQL database in place of a file, `postgresql://USER@HOST/NAME`; Access has the password from
+        libpq's own places, as `PGPASSFILE` or `PGPASSWORD`.
     open: whether the API may open again after it had keys, with a ledger without any; otherwise Access refuses to
         start.
     """
 
     path: Path | None = None
+    database: str | None = None
     open: bool = False
+
+    @field_validator("database")
+    @classmethod
+    def _is_address(cls, database: str | None) -> str | None:
+        if database is not None and not is_address(database):
+            raise ValueError("it is no address, postgresql://USER@HOST/NAME")
+        if database is not None and has_password(database):
+            raise ValueError("settings are shown to many: leave the password to PGPASSFILE or PGPASSWORD")
+        return database
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.path is not None and self.database is not None:
+            raise ValueError("a ledger is in a file (path) or in a database, not in both")
+        return self
+
+    @property
+    def place(self) -> Place | None:
+        """Place of the ledger; None: memory."""
+        return self.database or (self.path and self.path.expanduser())
 
 
 class AccountSettings(Strict):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tandem.deployments.access.databases.place import place_of
 from tandem.deployments.access.keys import Keyring
 from tandem.deployments.access.store import Ledger, LedgerError
 
@@ -24,12 +25,13 @@ def check_ledgers(deployment: Mapping[str, Any]) -> None:
     known = _known()
     for name, ledger in _ledgers(deployment):
         before = known.get(name)
-        if before in (None, ledger["path"]) or ledger.get("open") or not _guards(before):
+        now = _place(ledger)
+        if before in (None, now) or ledger.get("open") or not _guards(before):
             continue
-        if not _guards(ledger["path"]):
+        if not _guards(now):
             raise ValueError(
                 f"ledger.path: keys in {before} have guarded the API, and there are none in "
-                f"{ledger['path'] or 'memory'}: if everybody on this machine shall be an operator again, set "
+                f"{now or 'memory'}: if everybody on this machine shall be an operator again, set "
                 "ledger.open to true"
             )
 
@@ -37,7 +39,7 @@ def check_ledgers(deployment: Mapping[str, Any]) -> None:
 def note_ledgers(deployment: Mapping[str, Any]) -> None:
     """Remember the ledgers of this Serve YAML."""
     NOTE.parent.mkdir(exist_ok=True)
-    NOTE.write_text(json.dumps(_known() | {name: ledger["path"] for name, ledger in _ledgers(deployment)}))
+    NOTE.write_text(json.dumps(_known() | {name: _place(ledger) for name, ledger in _ledgers(deployment)}))
 
 
 def _known() -> dict[str, str | None]:
@@ -50,15 +52,26 @@ def _ledgers(deployment: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
             yield each.get("name", DEFAULT_NAME), ledger
 
 
-def _guards(path: str | None) -> bool:
+def _place(ledger: Mapping[str, Any]) -> str | None:
+    """Return where settings have a ledger."""
+    return ledger.get("database") or ledger.get("path")
+
+
+def _guards(text: str | None) -> bool:
     """Whether a ledger has keys that the API asks for. Raises ValueError if it cannot be read."""
-    if path is None or not Path(path).expanduser().exists():
+    if text is None:
         return False
+    place = place_of(text)
+    if isinstance(place, Path):
+        place = place.expanduser()
+        if not place.exists():
+            return False
     try:
-        ledger = Ledger(Path(path).expanduser())
+        ledger = Ledger(place)
         try:
             return Keyring(ledger.keys(), ledger.secrets()).guards_api
         finally:
             ledger.close()
     except LedgerError as error:
-        raise ValueError(f"ledger.path: {error}") from None
+        field = "path" if isinstance(place, Path) else "database"
+        raise ValueError(f"ledger.{field}: {error}") from None

@@ -190,7 +190,8 @@ def read(config: Path | Mapping[str, Any], wishes: Wishes = AS_CONFIGURED) -> Pl
             names.append(each.get("name", DEFAULT_NAME))
             arguments = each["args"]
             arguments.get("api", {}).pop("tls", None)  # HAProxy has it
-            arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
+            if not arguments.get("ledger", {}).get("database"):
+                arguments["ledger"] = {"path": str(LEDGER.absolute())} | arguments.get("ledger", {})
     name, model = next(iter(settings.served.items()))
     drafted = model.drafter.exists or bool(settings.hosts)
     question = QUESTION if model.text_model in family.NAMES else ANY_QUESTION

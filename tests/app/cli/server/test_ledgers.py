@@ -9,8 +9,10 @@ import pytest
 
 from tandem.app.cli.server.ledgers import check_ledgers, note_ledgers
 from tandem.deployments.access.accounts import Terms
+from tandem.deployments.access.databases.place import Place, place_of
 from tandem.deployments.access.keys import Key, Role, Secret
 from tandem.deployments.access.store import Ledger
+from tests.postgres import running
 
 TERMS = Terms(0.5, 1e-7)
 
@@ -21,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ledger(path: Path, role: Role | None = None) -> str:
+def ledger(path: Place, role: Role | None = None) -> str:
     """Write a ledger with a key of this role."""
     file = Ledger(path)
     if role is not None:
@@ -64,3 +66,17 @@ def test_a_ledger_that_is_none_is_named(folder: Path) -> None:
     (folder / "notes.txt").write_text("no database, but long enough to be read as one " * 30)
     with pytest.raises(ValueError, match=r"^ledger\.path: .*notes\.txt"):
         check_ledgers(deployment(str(folder / "notes.txt")))
+
+
+@pytest.mark.slow
+def test_a_ledger_at_a_server_guards_as_one_in_a_file(folder: Path) -> None:
+    with running() as server:
+        guarding, empty = server.database(), server.database()
+        ledger(place_of(guarding), Role.OPERATOR)
+        note_ledgers(deployment(None, database=guarding))
+        check_ledgers(deployment(None, database=guarding))
+        for place in ({"path": "none.sqlite"}, {"path": None, "database": empty}):
+            with pytest.raises(ValueError, match="keys in postgresql://.* have guarded"):
+                check_ledgers(deployment(**place))
+    with pytest.raises(ValueError, match=r"^ledger\.database: postgresql://"):
+        check_ledgers(deployment(None, database=empty))

@@ -1,0 +1,1 @@
+"""Databases that a ledger may be in."""
