@@ -12,7 +12,7 @@ from tests.applications import deployed, until
 from tests.conftest import Running
 from tests.engine.vllm.lora import write_adapter
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.vllm, pytest.mark.timeout(400)]
 
 MODEL, ADAPTER = "tandem", "poems"
 QUESTION = "Tell me about the town of Marworth."

@@ -12,12 +12,17 @@ from nbclient import NotebookClient
 import tandem
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+SHORT = ("disco", "dsd")  # the others run at night
 LIMIT_S = 900.0  # a notebook; the longest takes a minute on a machine that has little else to do
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LIMIT_S)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=() if path.stem in SHORT else pytest.mark.nightly) for path in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
 def test_it_runs_and_draws(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TANDEM_NOTEBOOK", "small")
     notebook = nbformat.read(path, as_version=4)

@@ -128,7 +128,7 @@ async def _answers(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("prompts", slow_after(1, [8, PROMPTS]))
+@pytest.mark.parametrize("prompts", [8, pytest.param(PROMPTS, marks=pytest.mark.nightly)])
 async def test_speculative_output_is_the_targets_own(engines: dict[str, Engine], prompts: int) -> None:
     cloud = [ids for ids, _ in await _answers(engines, CLOUD, prompts=prompts)]
     for wishes, size in ((FUSED, 4), (DISTRIBUTED, 6)):

@@ -13,6 +13,7 @@ PROMPT, WINDOWS = 250, 30
 """Tokens read at once, and after them: from 256 on, llama.cpp shares the attention of single steps out to threads."""
 
 
+@pytest.mark.nightly
 @pytest.mark.llamacpp
 def test_small_steps_of_a_reproducible_engine_round_alike() -> None:
     from tandem.engine.llamacpp.model import BatchRow, LlamaModel

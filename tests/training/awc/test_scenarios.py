@@ -26,7 +26,7 @@ def test_an_outcome_holds_every_window_and_what_was_seen() -> None:
     assert row(state) == found.states[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_interrupted_training_goes_on(tmp_path, monkeypatch, cluster) -> None:  # type: ignore[no-untyped-def]
     first = sweep(2, tmp_path)
     (kept,) = tmp_path.iterdir()

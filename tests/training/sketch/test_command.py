@@ -27,7 +27,7 @@ def test_what_misses_the_bar_leaves_a_report_alone(tmp_path: Path) -> None:
     assert report["figures"].keys() == {"before", "supervised", "after"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_options_give_the_same_change_which_can_be_judged_and_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
