@@ -1,19 +1,25 @@
-"""A collector of OpenTelemetry's traces, which takes in OTLP over HTTP and keeps the spans."""
+"""A collector of OpenTelemetry's traces, which takes in OTLP over HTTP or gRPC and keeps the spans."""
 
 from __future__ import annotations
 
 import gzip
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
 )
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -106,6 +112,27 @@ def collecting() -> Iterator[Collector]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def collecting_over_grpc() -> Iterator[Collector]:
+    """Run a collector that speaks gRPC on a free port."""
+    collector = Collector()
+
+    class Service(TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> ExportTraceServiceResponse:
+            collector.headers = dict(context.invocation_metadata())
+            collector.spans += spans(request)
+            return ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    add_TraceServiceServicer_to_server(Service(), server)
+    collector.address = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield collector
+    finally:
+        server.stop(None).wait()
 
 
 def spans(request: ExportTraceServiceRequest) -> Iterator[Span]:

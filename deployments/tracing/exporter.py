@@ -1,4 +1,5 @@
-"""Export of spans over OTLP/HTTP, as OpenTelemetry's own environment variables say; off while they name no collector.
+"""Export of spans over OTLP (HTTP or gRPC), as OpenTelemetry's own environment variables say; off while they name no
+collector.
 
 OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT switch it on. The libraries read the others
 themselves: headers, certificates, timeouts, OTEL_TRACES_SAMPLER, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES.
@@ -24,7 +25,7 @@ logger = logging.getLogger("ray.serve")
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-SPOKEN = "http/protobuf"
+HTTP, GRPC = "http/protobuf", "grpc"
 CLOSE_S = 2.0
 """Longest wait for a collector at a process's end."""
 
@@ -37,11 +38,26 @@ def wanted(environment: Mapping[str, str] = os.environ) -> bool:
         return False
     if not any(environment.get(name) for name in ENDPOINTS):
         return False
-    protocol = next((environment[name] for name in PROTOCOLS if environment.get(name)), SPOKEN)
-    if protocol != SPOKEN:
-        logger.warning("no traces: OTLP goes out as %s here, not as %s", SPOKEN, protocol)
+    if (protocol := _protocol(environment)) not in (HTTP, GRPC):
+        logger.warning("no traces: OTLP goes out as %s or %s here, not as %s", HTTP, GRPC, protocol)
         return False
     return True
+
+
+def _protocol(environment: Mapping[str, str]) -> str:
+    return next((environment[name] for name in PROTOCOLS if environment.get(name)), HTTP)
+
+
+def _sender() -> SpanExporter:
+    """Return the library's exporter over the protocol that the environment names."""
+    # Here, as nobody else is to wait for these imports.
+    if _protocol(os.environ) == GRPC:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
+
+        return OverGrpc()
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
 
 
 class Exporter:
@@ -53,7 +69,6 @@ class Exporter:
     def __init__(self, part: str) -> None:
         """part: of the application, in `service.instance.id`."""
         # Here, as nobody else is to wait for these imports.
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -64,7 +79,7 @@ class Exporter:
         given = OTELResourceDetector().detect().attributes
         resource = Resource.create({**own, **given})
         self._provider: TracerProvider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._sender: SpanExporter = OTLPSpanExporter()
+        self._sender: SpanExporter = _sender()
         self._provider.add_span_processor(BatchSpanProcessor(self._sender))
         self.tracer = self._provider.get_tracer("tandem", version)
 

@@ -11,7 +11,7 @@ import pytest
 from tandem.deployments.tracing import exporter as exporting
 from tandem.deployments.tracing.exporter import Exporter, wanted
 from tandem.deployments.tracing.trace import Trace
-from tests.collector import collecting
+from tests.collector import collecting, collecting_over_grpc
 
 AT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 THERE = {AT: "http://collector:4318"}
@@ -28,7 +28,8 @@ THERE = {AT: "http://collector:4318"}
         (THERE | {"OTEL_TRACES_EXPORTER": "none"}, False),
         (THERE | {"OTEL_TRACES_EXPORTER": "otlp"}, True),
         (THERE | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, True),
-        (THERE | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, False),
+        (THERE | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, True),
+        (THERE | {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, False),
     ],
 )
 def test_the_environment_decides(environment: Mapping[str, str], expected: bool) -> None:
@@ -49,6 +50,20 @@ async def test_the_resource_is_the_environments(monkeypatch: pytest.MonkeyPatch)
     assert span.resource["service.name"] == "answers"
     assert span.resource["deployment.environment"] == "test"
     assert span.resource["service.instance.id"].startswith("verifier@")
+
+
+async def test_a_collector_may_speak_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting_over_grpc() as collector:
+        monkeypatch.setenv(AT, collector.address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "api-key=ours")
+        exporter = Exporter.of_environment("verifier")
+        assert exporter is not None
+        Trace(exporter.tracer, "a").end()
+        await exporter.close()
+    (span,) = collector.spans
+    assert span.resource["service.instance.id"].startswith("verifier@")
+    assert collector.headers["api-key"] == "ours"
 
 
 async def test_a_collector_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
