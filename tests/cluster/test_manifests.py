@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,63 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (DATA / "kuberay").is_dir(), reason="KubeRay's schemas are not here")
-def test_kuberay_takes_the_service() -> None:
+@cache
+def schema_of_services() -> dict[str, Any]:
+    """Return KubeRay's schema of the spec of a RayService."""
     file = DATA / "kuberay" / "ray.io_rayservices.yaml.gz"
     versions = yaml.safe_load(gzip.decompress(file.read_bytes()))["spec"]["versions"]
     (schema,) = (v["schema"]["openAPIV3Schema"] for v in versions if v["name"] == "v1")
-    spec = closed(schema["properties"]["spec"])
+    spec: dict[str, Any] = schema["properties"]["spec"]
+    return spec
+
+
+@pytest.mark.skipif(not (DATA / "kuberay").is_dir(), reason="KubeRay's schemas are not here")
+def test_kuberay_takes_the_service() -> None:
+    spec = closed(schema_of_services())
     jsonschema.validate(service(), spec)
     with pytest.raises(jsonschema.ValidationError, match="Additional properties"):
         jsonschema.validate(service() | {"serveConfig": ""}, spec)
+
+
+def over_redis() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the RayService's spec with the head's store in a Redis, and what comes beside it."""
+    folder = MANIFESTS / "kubernetes-redis"
+    overlay = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert overlay["resources"] == ["../kubernetes", "redis.yaml"]
+    (patch,) = overlay["patches"]
+    assert patch["target"] == {"kind": "RayService", "name": "tandem"}
+    (change,) = yaml.safe_load(patch["patch"])
+    *way, name = change["path"].removeprefix("/spec/").split("/")
+    assert (change["op"], way) == ("add", ["rayClusterConfig"])
+    spec = service()
+    spec["rayClusterConfig"][name] = change["value"]
+    return spec, list(yaml.safe_load_all((folder / "redis.yaml").read_text()))
+
+
+@pytest.mark.skipif(not (DATA / "kuberay").is_dir(), reason="KubeRay's schemas are not here")
+def test_kuberay_takes_the_service_with_a_redis() -> None:
+    jsonschema.validate(over_redis()[0], closed(schema_of_services()))
+
+
+def test_the_redis_is_where_ray_looks_for_it_and_nobody_else_reaches_it() -> None:
+    spec, objects = over_redis()
+    options = spec["rayClusterConfig"]["gcsFaultToleranceOptions"]
+    found, pods, into, out = objects
+    name, port = found["metadata"]["name"], found["spec"]["ports"][0]["port"]
+    assert options["redisAddress"] == f"redis://{name}:{port}"
+    template = pods["spec"]["template"]
+    assert (
+        found["spec"]["selector"] == pods["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
+    )
+    (container,) = template["spec"]["containers"]
+    (password,) = container["env"]
+    assert password["valueFrom"] == options["redisPassword"]["valueFrom"]
+    assert template["spec"]["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    redis, tandem = {"matchLabels": found["spec"]["selector"]}, {"matchLabels": {"app": "tandem"}}
+    assert (into["spec"]["podSelector"], out["spec"]["podSelector"]) == (redis, tandem)
+    assert into["spec"]["ingress"][0]["from"] == [{"podSelector": tandem}]
+    assert out["spec"]["egress"][0]["to"] == [{"podSelector": redis}]
 
 
 def test_its_settings_are_tandems(tmp_path: Path) -> None:
