@@ -54,6 +54,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: of its simulations, as of a file for `tandem simulate`.
     settings: what can be moved, and swept over.
     vary: values that its sweep takes, by key; empty: one simulation.
+    labels: names of these for people.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: dict[str, Any]
     settings: tuple[Setting, ...] = ()
     vary: dict[str, tuple[Value, ...]] = {}
+    labels: dict[str, str] = {}
 
     def default(self, setting: Setting) -> Value | None:
         """Return a setting's value in the configuration."""

@@ -128,4 +128,5 @@ def _shown(name: str) -> dict[str, Any]:
         "about": found.about,
         "settings": [msgspec.to_builtins(each) | {"default": found.default(each)} for each in found.settings],
         "vary": found.vary,
+        "labels": found.labels | {each.key: each.label for each in found.settings},
     }

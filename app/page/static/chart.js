@@ -31,21 +31,20 @@ export function chart(title, across, up, lines, most) {
   const y = (/** @type {number} */ value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - BOTTOM - TOP);
   const across_ = names ?? ticks(rounded(right)).filter((value) => value <= right * 1.001);
   return html`<figure class="chart">
-    <figcaption>${title}</figcaption>
+    <figcaption>${title}, ${up}</figcaption>
     <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${said(title, lines, up)}>
       ${ticks(top).map(
         (value) => svg`<line class="grid" x1=${LEFT} x2=${WIDTH - RIGHT} y1=${y(value)} y2=${y(value)}></line>
           <text x=${LEFT - 5} y=${y(value) + 4} text-anchor="end">${short(value)}</text>`,
       )}
-      ${across_.map((value) => svg`<text x=${x(value)} y=${HEIGHT - BOTTOM + 15} text-anchor="middle">${typeof value === "number" ? short(value) : value}</text>`)}
+      ${across_.map((value) => svg`<text x=${x(value)} y=${HEIGHT - BOTTOM + 15} text-anchor="middle">${named(value)}</text>`)}
       ${lines.map(
         (line, i) => svg`<g class=${`line style-${i % STYLES}`}>
           <polyline points=${line.points.map((point) => `${x(point.x)},${y(point.y)}`).join(" ")}></polyline>
-          ${line.points.length > 12 ? "" : line.points.map((point) => svg`<circle cx=${x(point.x)} cy=${y(point.y)} r="3"><title>${`${point.x}: ${short(point.y)} ${up}`}</title></circle>`)}
+          ${line.points.length > 12 ? "" : line.points.map((point) => svg`<circle cx=${x(point.x)} cy=${y(point.y)} r="3"><title>${`${named(point.x)}: ${short(point.y)} ${up}`}</title></circle>`)}
         </g>`,
       )}
       <text x=${(LEFT + WIDTH) / 2} y=${HEIGHT - 6} text-anchor="middle">${across}</text>
-      <text x="4" y="11">${up}</text>
     </svg>
     <ul class="keys">
       ${lines.map(
@@ -63,7 +62,7 @@ export function chart(title, across, up, lines, most) {
 function said(title, lines, up) {
   const ends = lines.map(({ name, points }) => {
     const [first, last] = [points[0], points.at(-1)];
-    return first && last ? `${name}: ${short(first.y)} at ${first.x} to ${short(last.y)} at ${last.x}` : name;
+    return first && last ? `${name}: ${short(first.y)} at ${named(first.x)} to ${short(last.y)} at ${named(last.x)}` : name;
   });
   return `${title}, ${up}. ${ends.join("; ")}.`;
 }
@@ -82,3 +81,6 @@ const ticks = (top) => Array.from({ length: TICKS + 1 }, (_, i) => (top * i) / T
 
 /** @param {number} value */
 const short = (value) => String(Number(value.toPrecision(3)));
+
+/** @param {number | string} value */
+const named = (value) => (typeof value === "number" ? short(value) : value);

@@ -55,6 +55,8 @@ function form(laboratory, experiment) {
     /** @type {Record<string, (number | string)[]>} */
     const vary = {};
     for (const [key, values] of said) if (key.startsWith("vary ")) vary[key.slice(5)] = listed(String(values));
+    const over = String(said.get("sweep") ?? "");
+    if (over) vary[over] = listed(String(said.get("values")));
     void laboratory.run(settings, vary);
   };
   return html`<form class="experiment" @submit=${run}>
@@ -71,15 +73,34 @@ function form(laboratory, experiment) {
       ${experiment.settings.map((each) => movable(experiment, each))}
       ${Object.entries(experiment.vary).map(
         ([key, values]) => html`<div class="field">
-          <label for=${`${experiment.name} vary ${key}`}>${key}, each of</label>
+          <label for=${`${experiment.name} vary ${key}`}>${experiment.labels[key] ?? key}: each of</label>
           <input id=${`${experiment.name} vary ${key}`} name=${`vary ${key}`} .value=${values.join(", ")} required />
         </div>`,
       )}
+      ${Object.keys(experiment.vary).length ? nothing : sweep(experiment)}
     </div>
     ${laboratory.busy
       ? html`<button type="button" class="stop" @click=${() => laboratory.stop()}>Cancel</button>`
       : html`<button type="submit">Run</button>`}
   </form>`;
+}
+
+/**
+ * Ask for a setting to vary, in an experiment that varies none by itself.
+ * @param {Experiment} experiment
+ */
+function sweep({ name, settings }) {
+  return html`<div class="field">
+      <label for=${`${name} sweep`}>Sweep over</label>
+      <select id=${`${name} sweep`} name="sweep">
+        <option value="">nothing: one simulation</option>
+        ${settings.map(({ key, label }) => html`<option value=${key}>${label}</option>`)}
+      </select>
+    </div>
+    <div class="field">
+      <label for=${`${name} values`}>Values, with commas between</label>
+      <input id=${`${name} values`} name="values" />
+    </div>`;
 }
 
 /**
@@ -149,11 +170,12 @@ function card(laboratory, outcome) {
           ${PANELS.map((panel) => {
             const lines = over(panel, points);
             const most = Math.max(0, ...alike.flatMap((each) => each.points.map((point) => panel.value(point) ?? 0)));
-            return lines.length && most ? chart(panel.title, Object.keys(points[0]?.settings ?? {})[0] ?? "", panel.unit, lines, most) : nothing;
+            const axis = Object.keys(points[0]?.settings ?? {})[0] ?? "";
+            return lines.length && most ? chart(panel.title, experiment.labels[axis] ?? axis, panel.unit, lines, most) : nothing;
           })}
         </div>`
       : nothing}
-    ${points.length ? table(points) : nothing}
+    ${points.length ? table(experiment, points) : nothing}
   </article>`;
 }
 
@@ -178,10 +200,13 @@ function over(panel, points) {
   return [...lines.values()];
 }
 
-/** @param {Point[]} points */
-function table(points) {
+/**
+ * @param {Experiment} experiment
+ * @param {Point[]} points
+ */
+function table({ labels }, points) {
   const axes = Object.keys(points[0]?.settings ?? {});
-  const heads = [...axes, "requests", "failed", "first token", "per token", "tokens/s", "cost"];
+  const heads = [...axes.map((axis) => labels[axis] ?? axis), "requests", "failed", "first token", "per token", "tokens/s", "cost"];
   return html`<details>
     <summary>Figures</summary>
     <div class="scroll" tabindex="0" role="group" aria-label="Figures">
@@ -206,8 +231,8 @@ function table(points) {
 }
 
 /** @param {Outcome} outcome */
-function told({ settings }) {
-  const moved = Object.entries(settings).map(([key, value]) => `${key} ${value}`);
+function told({ experiment, settings }) {
+  const moved = Object.entries(settings).map(([key, value]) => `${experiment.labels[key] ?? key}: ${value}`);
   return moved.join(", ") || "as it is";
 }
 

@@ -138,6 +138,8 @@ export interface Experiment {
   about: string;
   settings: Setting[];
   vary: Record<string, (number | string)[]>;
+  /** Names of settings, by key. */
+  labels: Record<string, string>;
 }
 
 export interface Spread {
