@@ -303,7 +303,7 @@ export class Session {
    * @param {Message[]} messages
    */
   #body(answer, messages) {
-    const { objective, device, rate, paced, budget, longest, temperature } = this.choices;
+    const { device, rate, paced, budget, longest, temperature } = this.choices;
     return {
       model: answer.model,
       messages,
@@ -313,7 +313,7 @@ export class Session {
       ...given("temperature", temperature),
       tandem: {
         ...(answer.asked ? { mode: answer.asked } : {}),
-        ...(objective && !answer.asked && this.model?.objectives.includes(objective) ? { objective } : {}),
+        ...(answer.asked ? {} : this.#objective()),
         ...(answer.asked !== "cloud" && this.#there(device) ? { device } : {}),
         ...given("reader_rate", rate),
         ...given("budget", budget),
@@ -321,6 +321,14 @@ export class Session {
         ...(this.#resumable ? { resumable: true } : {}),
       },
     };
+  }
+
+  /** What counts where the server decides, and what may leave the device, as far as it was chosen and is known here. */
+  #objective() {
+    const { objective, privacy } = this.choices;
+    const known = this.model?.objectives ?? [];
+    const said = { ...(known.includes(objective) ? { prefer: objective } : {}), ...(privacy && known.length ? { privacy } : {}) };
+    return Object.keys(said).length ? { objective: said } : {};
   }
 
   /** @param {string} device */

@@ -5,6 +5,12 @@ import { html, nothing } from "./vendor/lit-html.js";
 /** @import { Session } from "./session.js" */
 /** @import { Choices, Device } from "./types.d.ts" */
 
+const PRIVACY = [
+  { value: "", name: "anything that helps" },
+  { value: "hidden_states", name: "no text: numbers of a split model" },
+  { value: "nothing", name: "nothing" },
+];
+
 /** @param {Session} session */
 export function settings(session) {
   const { choices, model } = session;
@@ -17,6 +23,7 @@ export function settings(session) {
     ${select(session, "mode", "Mode", modes)} ${check(session, "compare", "Compare with a second mode")}
     ${choices.compare ? select(session, "other", "Second mode", modes) : nothing}
     ${model?.objectives.length ? select(session, "objective", "What counts, where the server decides", objectives) : nothing}
+    ${model?.objectives.length ? select(session, "privacy", "What may leave the device, where the server decides", PRIVACY) : nothing}
     ${select(session, "device", "Device", devices)}
     ${number(session, "rate", "Reader's rate, tokens/s", "0.1", "the server's")}
     ${check(session, "paced", "Deliver no faster than that")} ${check(session, "origins", "Show who wrote the words")}
@@ -61,7 +68,7 @@ const text = (event) => /** @type {HTMLInputElement} */ (event.target).value;
 
 /**
  * @param {Session} session
- * @param {"model" | "mode" | "other" | "objective" | "device"} name
+ * @param {"model" | "mode" | "other" | "objective" | "privacy" | "device"} name
  * @param {string} label
  * @param {{ value: string, name: string }[]} options
  */

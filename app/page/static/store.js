@@ -18,6 +18,7 @@ const DEFAULTS = {
   compare: false,
   other: "",
   objective: "",
+  privacy: "",
   device: "",
   rate: "",
   paced: false,

@@ -249,6 +249,7 @@ export interface Choices {
   compare: boolean;
   other: string;
   objective: string;
+  privacy: string;
   device: string;
   rate: string;
   paced: boolean;

@@ -30,7 +30,7 @@ from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
 from tandem.policies.reader.quality import buffers, stall_s
 from tandem.policies.routing.collaboration import Reason
-from tandem.policies.routing.objectives import OBJECTIVES, Candidate
+from tandem.policies.routing.objectives import OBJECTIVES, Candidate, Leaves
 from tests.app.api.null_backend import UP, NullBackend, times
 from tests.app.api.stats.test_why import EXPECTED, FORECAST
 from tests.app.page.pictures import take
@@ -341,6 +341,7 @@ async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> 
     backend.weighs = ["balanced", "fast"]
     await page.reload()
     await page.get_by_label("What counts").select_option("fast")
+    await page.get_by_label("What may leave the device").select_option("hidden_states")
     await ask(page)
     mode = page.get_by_label("Mode", exact=True)
     await expect(mode.locator("option").first).to_have_text("auto: what seems best for the request")
@@ -352,7 +353,7 @@ async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> 
     await expect(table.get_by_role("row", name="first token")).to_contain_text("500 ms (")
     await expect(page.locator(".why")).to_contain_text("The next best seemed worse by 1000 µ$.")
     (job,) = backend.jobs
-    assert job.objective == OBJECTIVES["fast"]
+    assert job.objective == replace(OBJECTIVES["fast"], privacy=Leaves.HIDDEN_STATES)
     await accessible(page)
 
 

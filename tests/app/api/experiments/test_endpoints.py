@@ -24,7 +24,7 @@ SMALL = {"experiment": "laptops", "settings": {"workload.count": 2}, "vary": {"m
 
 async def test_what_there_is(http: httpx.AsyncClient) -> None:
     found = {each["name"]: each for each in (await http.get(PATH)).json()["data"]}
-    assert set(found) == {"laptops", "dsd", "hat", "tokenflow"}
+    assert set(found) == {"laptops", "dsd", "hat", "tokenflow", "disco", "pice"}
     settings = {each["key"]: each for each in found["laptops"]["settings"]}
     assert settings["mode"]["default"] == "speculative"
     assert settings["workload.count"]["default"] == 60
