@@ -62,6 +62,8 @@ HARD = [
 ]
 """Markdown that a mark in the wrong place would change."""
 DESK: ViewportSize = {"width": 1280, "height": 900}
+SIMULATED_MS = 60_000
+"""Longest wait for a simulation, in a process that begins first."""
 PHONE: ViewportSize = {"width": 360, "height": 740}
 
 
@@ -482,8 +484,10 @@ async def test_experiments_run_and_are_compared(page: Page, backend: NullBackend
     for alpha in ("0.9", "0.2"):
         await page.get_by_label("Share of drafts that are accepted", exact=True).fill(alpha)
         await page.get_by_role("button", name="Run", exact=True).click()
-        await expect(page.get_by_role("article", name="Result")).to_have_count(1 if alpha == "0.9" else 2)
-        await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
+        await expect(page.get_by_role("article", name="Result")).to_have_count(
+            1 if alpha == "0.9" else 2, timeout=SIMULATED_MS
+        )
+        await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible(timeout=SIMULATED_MS)
     both = page.get_by_role("img", name="Time per further token")
     await expect(both.locator("polyline")).to_have_count(2)
     await page.get_by_label("Sweep over").select_option("Mode")
@@ -491,9 +495,9 @@ async def test_experiments_run_and_are_compared(page: Page, backend: NullBackend
     await page.get_by_role("button", name="Run", exact=True).click()
     modes = page.get_by_role("article", name="Result 3")
     await expect(modes.get_by_role("img", name="Time to first token, mean").locator("circle")).to_have_count(
-        2
+        2, timeout=SIMULATED_MS
     )
-    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
+    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible(timeout=SIMULATED_MS)
     await modes.get_by_role("button", name="Remove result 3").click()
     await page.get_by_label("Experiment", exact=True).select_option("dsd")
     await page.get_by_label("Round trip, ms: each of").fill("5, 50")
@@ -502,8 +506,8 @@ async def test_experiments_run_and_are_compared(page: Page, backend: NullBackend
     swept = page.get_by_role("article", name="Result 3")
     await expect(
         swept.get_by_role("img", name="Time to first token, mean").locator("polyline")
-    ).to_have_count(2)
-    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
+    ).to_have_count(2, timeout=SIMULATED_MS)
+    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible(timeout=SIMULATED_MS)
     await swept.get_by_text("Figures", exact=True).click()
     await expect(swept.get_by_role("row")).to_have_count(5)
     await accessible(page)
