@@ -63,6 +63,16 @@ class Mutant(NamedTuple):
         return f"{self.module}:{self.line}: {self.operator}: {self.source}"
 
 
+class Failure(NamedTuple):
+    """A failure. test: by pytest's name; how: in brackets, unless it simply fails."""
+
+    test: str
+    how: str = ""
+
+    def __str__(self) -> str:
+        return self.test + self.how
+
+
 class Verdict(NamedTuple):
     """Judgement of a mutant. by: the test that noticed it, or how many files did not."""
 
@@ -170,13 +180,13 @@ def judge(root: Path, mutant: Mutant) -> Verdict:
         failed = next(filter(None, (_failure(root, group) for group in groups)), None)
     finally:
         place.write_text(original)
-    if failed is not None and (again := _failure(root, [failed.split(" ")[0]])):
+    if failed is not None and (again := _failure(root, [failed.test])):
         raise RuntimeError(f"{again} fails without a mutant, too")
-    by = failed or f"none of {sum(map(len, groups))} test files"
+    by = str(failed or f"none of {sum(map(len, groups))} test files")
     return Verdict(failed is not None, by, time.monotonic() - began_s)
 
 
-def _failure(root: Path, tests: Sequence[Path | str]) -> str | None:
+def _failure(root: Path, tests: Sequence[Path | str]) -> Failure | None:
     """Return the first of these tests that fails or never ends."""
     command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", "-m", PICKED, *tests]
     try:
@@ -184,11 +194,11 @@ def _failure(root: Path, tests: Sequence[Path | str]) -> str | None:
             command, cwd=root, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"{tests[0]} (never ends)"
+        return Failure(str(tests[0]), " (never ends)")
     if done.returncode in (0, 5):  # 5: none of them was picked
         return None
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return found[1] if found else f"{tests[0]} (not imported)"
+    found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    return Failure(found[1]) if found else Failure(str(tests[0]), " (not imported)")
 
 
 def drawn(root: Path, count: int, seed: int, only: str) -> list[Mutant]:
