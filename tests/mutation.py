@@ -8,8 +8,8 @@ the others that mirror its folder, then by those elsewhere below the simulator t
 the documentation, which has every setting's default. What needs Ray or is slow takes no part.
 
 Not drawn, as no test ought to notice them: flags of `@dataclass`, defaults in the bodies of protocols, which nobody
-runs, and ±1 of a number of at least `LARGE` in a constant of a module or a default of settings; the wire's format is no
-matter of taste.
+runs, and ±1 of a number of at least `LARGE` in a constant of a module or class or a default of settings; the wire's
+format is no matter of taste.
 Some of the others are equivalent to the original all the same, so the bar is nine in ten.
 """
 
@@ -142,8 +142,9 @@ def _taste(tree: ast.Module, module: Path) -> Iterator[tuple[tuple[int, int], tu
     for node in tree.body if module != FORMAT else ():
         if isinstance(node, ast.ClassDef) and node.name.endswith("Settings"):
             values += [each.value for each in node.body if isinstance(each, ast.AnnAssign) and each.value]
-        elif isinstance(node, ast.Assign) and CONSTANT.fullmatch(ast.unparse(node.targets[0])):
-            values.append(node.value)
+        inside = node.body if isinstance(node, ast.ClassDef) else [node]
+        constants = [each for each in inside if isinstance(each, ast.Assign)]
+        values += [each.value for each in constants if CONSTANT.fullmatch(ast.unparse(each.targets[0]))]
     left_out += [each for value in values for each in ast.walk(value) if _is_large(each)]
     for node in left_out:
         assert isinstance(node, ast.expr | ast.stmt)

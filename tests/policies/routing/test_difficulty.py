@@ -41,3 +41,8 @@ def test_what_the_client_wants_it_gets() -> None:
 def test_a_length_is_no_negative_number() -> None:
     with pytest.raises(ValueError, match="below 0"):
         ByDifficulty(-1)
+
+
+def test_with_a_length_of_nothing_all_questions_are_difficult() -> None:
+    asked = state(ByDifficulty(longest=0), None, None, [NEAR])
+    assert ByDifficulty(longest=0).choose(replace(asked, max_tokens=1)) == Collaboration("cloud", None)

@@ -234,6 +234,11 @@ class TestAndes:
         with pytest.raises(ValueError, match="needs"):
             Andes(preemptions=2)
 
+    def test_a_prompt_that_takes_longer_than_the_interval_gains_a_tenth_of_it(self) -> None:
+        waiting = load(1, running=False, received=0, missing=100_000, interval_s=2.0, age_s=0.0, rate=10.0)
+        tokens = 0.1 * 2.0 / (0.01 + 1e-4)
+        assert Andes(ttft_s=1.0)._gain(waiting) == pytest.approx([min(tokens / 10.0, 1.0)])
+
 
 class TestDecayingReserve:
     def test_room_for_newcomers_grows_as_the_reserve_decays(self) -> None:
