@@ -2,10 +2,11 @@
 
     python -m benchmarks chaos_live [--streams 32] [--only Verifier Router]
 
-The application with the embedded models, two verifiers and two replicas of the API, under streams in all modes and with
-the limits of production. One process after the other is killed (SIGKILL), and stopped for a while (SIGSTOP, then
-SIGCONT); each time everything is ready again before the next one. A client whose request is refused asks again for
-30 s; one that has read an answer asks the next question.
+The application with the embedded models, two verifiers and two replicas of the API, under streams in all modes, some
+with a device that dials in, and with the limits of production. One process after the other is killed (SIGKILL), and
+stopped for a while (SIGSTOP, then SIGCONT); each time everything is ready again before the next one. A client whose
+request is refused asks again for 30 s; one that has read an answer asks the next question. The program of the device
+that dials in is started again when it has ended, as a service is.
 
 failed: requests that got no answer.
 broken_streams: answers that began and did not end well, or were not, token for token, what the target says by itself.
@@ -18,26 +19,35 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
+from tandem.app.cli.server.local_ray import free_port
 from tandem.app.cli.server.processes import Process
 from tandem.benchmarks import report
-from tandem.benchmarks.application import application
-from tandem.benchmarks.robustness.load import DEVICES, REPLICA, asking, processes, under_load
+from tandem.benchmarks.application import TANDEM, application
+from tandem.benchmarks.robustness.load import DEVICES, MODES, REPLICA, asking, processes, under_load
 
+PROGRAM = [*TANDEM, "device"]
+DIALLED = "phone"
+"""Name of the device that dials in."""
+LOAD = (*MODES, {"mode": "device", "device": DIALLED}, {"mode": "speculative", "device": DIALLED})
 VICTIMS = {
     **{
         name: REPLICA.format(name)
-        for name in ("Verifier", "Drafter", "Ingress", "Router", "Access", "Scheduler")
+        for name in ("Verifier", "Drafter", "Ingress", "Router", "Access", "Scheduler", "Gateway")
     },
     "device host": "ray::DeviceHost",
+    "dialled-in device": "\0".join(PROGRAM),
     "HAProxy": "haproxy",
     "Serve's controller": "ray::ServeController",
 }
@@ -56,7 +66,22 @@ READY_S = 120.0
 LOOK_S = 0.2
 
 
-async def strike(http: httpx.AsyncClient, title: str, sign: signal.Signals) -> None:
+@dataclass(frozen=True)
+class Site:
+    """APIs of the application, and of the device that dials in."""
+
+    cloud: httpx.AsyncClient
+    device: httpx.AsyncClient
+
+    async def dialled_in(self) -> bool:
+        """Return whether the device's program is connected, and the application lists it. Raises httpx.HTTPError."""
+        if not (await self.device.get("/readyz", timeout=5.0)).json().get("cloud"):
+            return False
+        listed = (await self.cloud.get("/v1/devices", timeout=5.0)).raise_for_status().json()["data"]
+        return any(device["name"] == DIALLED for device in listed)
+
+
+async def strike(site: Site, title: str, sign: signal.Signals) -> None:
     """Kill or stop a process of that title; return when everything is ready again. Raises RuntimeError if it is not."""
     before = await asyncio.to_thread(processes, title)
     if not before:
@@ -67,33 +92,77 @@ async def strike(http: httpx.AsyncClient, title: str, sign: signal.Signals) -> N
         with suppress(ProcessLookupError):  # it was replaced meanwhile
             os.kill(before[0].pid, signal.SIGCONT)
     limit_s = time.monotonic() + READY_S
-    while not await _ready(http, title, before, sign):
+    while not await is_ready(site, title, before, sign):
         if time.monotonic() > limit_s:
             raise RuntimeError(f"nothing was ready again {READY_S:g} s after {title!r} got {sign.name}")
         await asyncio.sleep(LOOK_S)
 
 
-async def _ready(http: httpx.AsyncClient, title: str, before: list[Process], sign: signal.Signals) -> bool:
-    """Return whether there are as many of them as before, and the application says that it is ready."""
+async def is_ready(site: Site, title: str, before: list[Process], sign: signal.Signals) -> bool:
+    """Return whether there are as many of them as before, and the application says that it is ready, and has the device
+    that dials in."""
     now = await asyncio.to_thread(processes, title)
     with suppress(httpx.HTTPError):
-        reply = await http.get("/readyz", timeout=5.0)
+        reply = await site.cloud.get("/readyz", timeout=5.0)
         whole = len(now) >= len(before) and (sign == signal.SIGSTOP or before[0] not in now)
-        return whole and reply.is_success and not reply.json().get("missing")
+        return whole and reply.is_success and not reply.json().get("missing") and await site.dialled_in()
     return False
 
 
-async def measure(address: tuple[str, int], streams: int, victims: Sequence[str]) -> dict[str, Any]:
-    """Strike one process after the other."""
+@asynccontextmanager
+async def dialling_in(http: httpx.AsyncClient, folder: Path) -> AsyncIterator[Site]:
+    """Keep the program of a device running, which dials the application's gateway; enter when it is connected."""
+    listen = f"127.0.0.1:{free_port()}"
+    made = (await http.post("/v1/keys", json={"name": DIALLED, "role": "device"})).raise_for_status().json()
+    gateway = (await http.get("/readyz")).raise_for_status().json()["gateway"]
+    (folder / "device.key").write_text(made["secret"])
+    config = {"connect": gateway, "key": str(folder / "device.key"), "listen": listen}
+    (folder / "device.yaml").write_text(yaml.safe_dump(config))
+
+    async def keep() -> None:
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *PROGRAM, "--config", str(folder / "device.yaml"), stdout=sys.stderr
+            )
+            try:
+                await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.terminate()
+                    await process.wait()
+
+    keeping = asyncio.create_task(keep())
+    try:
+        async with httpx.AsyncClient(base_url=f"http://{listen}") as device:
+            site = Site(http, device)
+            async with asyncio.timeout(READY_S):
+                while not await _connected(site):  # noqa: ASYNC110 (nobody tells)
+                    await asyncio.sleep(LOOK_S)
+            yield site
+    finally:
+        keeping.cancel()
+        await asyncio.wait((keeping,))
+
+
+async def _connected(site: Site) -> bool:
+    with suppress(httpx.HTTPError):
+        return await site.dialled_in()
+    return False
+
+
+async def measure(
+    address: tuple[str, int], folder: Path, streams: int, victims: Sequence[str]
+) -> dict[str, Any]:
+    """Strike one process after the other. folder: for the files of the device that dials in."""
     rows, outcomes = [], []
-    async with asking(address) as (http, right):
+    async with asking(address) as (http, right), dialling_in(http, folder) as site:
         strikes = [(name, sign) for name in victims for sign in (signal.SIGKILL, signal.SIGSTOP)]
         for name, sign in report.progress(strikes, "faults"):
 
             async def hit(title: str = VICTIMS[name], sign: signal.Signals = sign) -> None:
-                await strike(http, title, sign)
+                await strike(site, title, sign)
 
-            outcome = await under_load(http, streams, right, hit, AGAIN_S)
+            outcome = await under_load(http, streams, right, hit, AGAIN_S, LOAD)
             outcomes.append(outcome)
             for what in [*outcome.failures, *outcome.breaks]:
                 print(f"{name}, {sign.name}: {what}")
@@ -116,8 +185,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--streams", type=int, default=32, help="at once (%(default)s)")
     parser.add_argument("--only", nargs="+", choices=VICTIMS, help="processes to strike")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as folder, application(SETTINGS, Path(folder)) as address:
-        figures = asyncio.run(measure(address, options.streams, options.only or list(VICTIMS)))
+    with tempfile.TemporaryDirectory() as where:
+        folder = Path(where)
+        settings = SETTINGS | {
+            "gateway": {"port": free_port()},
+            "ledger": {"path": str(folder / "ledger.sqlite")},
+        }
+        with application(settings, folder) as address:
+            figures = asyncio.run(measure(address, folder, options.streams, options.only or list(VICTIMS)))
         report.figures("chaos_live", figures)
 
 

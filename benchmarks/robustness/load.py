@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,10 +149,11 @@ async def under_load(
     right: dict[str, str],
     during: Callable[[], Awaitable[None]],
     again_s: float = 0.0,
+    modes: Sequence[dict[str, str]] = MODES,
 ) -> Outcome:
-    """Return the outcome of the requests sent during an operation. again_s: as in ask_on."""
-    outcome, modes = Outcome(), itertools.islice(itertools.cycle(MODES), streams)
-    asking = [asyncio.create_task(ask_on(http, how, right, outcome, again_s)) for how in modes]
+    """Return the outcome of the requests sent during an operation. again_s: as in ask_on; modes: streams' own."""
+    outcome, each = Outcome(), itertools.islice(itertools.cycle(modes), streams)
+    asking = [asyncio.create_task(ask_on(http, how, right, outcome, again_s)) for how in each]
     try:
         await asyncio.sleep(LOAD_S)
         await during()
