@@ -37,6 +37,7 @@ BENCHMARKS = {
     "race_live": Benchmark("disco.race_live", 20),
     "hat": Benchmark("hat.evaluation", 8),
     "hat_leakage": Benchmark("hat.leakage", 4),
+    "hat_wire": Benchmark("hat.wire", 2),
     "pice_bound": Benchmark("pice.bound", 6),
     "pice_live": Benchmark("pice.live", 18),
     "pice_quality": Benchmark("pice.quality", 6),

@@ -426,6 +426,8 @@ class SplitInfo(msgspec.Struct, frozen=True):
     layers: layers of the whole model.
     hidden: width of a token's hidden states.
     stages: P, stages of the middle's pipeline, which compute P batches at once.
+    takes: kinds of hidden states that the middle takes, see `engine.split.hidden_states`; those of old ones are the
+        default.
     """
 
     checksum: str
@@ -433,6 +435,7 @@ class SplitInfo(msgspec.Struct, frozen=True):
     layers: int
     hidden: int
     stages: int = 1
+    takes: tuple[str, ...] = ("float32", "float16", "bfloat16", "int8")
 
 
 Continuation = Literal["kept", "anew", "none"]

@@ -63,7 +63,7 @@ class BundleCandidate:
     def load(self, settings: DeviceProgram) -> OuterEngine:
         """Raises BadBundle, UnsupportedModel."""
         return load_outer(
-            self.folder, settings.outer, kind=section(settings, SplitSettings).wire, threads=settings.threads
+            self.folder, settings.outer, kind=section(settings, SplitSettings).kind, threads=settings.threads
         )
 
 
@@ -120,7 +120,7 @@ def _work(split: SplitInfo, settings: DeviceProgram) -> Workload:
     cloud = CloudMonitor()
     return Workload(
         layers=split.layers,
-        token_bytes=row_bytes(split.hidden, section(settings, SplitSettings).wire),
+        token_bytes=row_bytes(split.hidden, section(settings, SplitSettings).kind),
         prompt_tokens=TYPICAL_PROMPT,
         mu=cloud.mu,
         delay_s=cloud.g,

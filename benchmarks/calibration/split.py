@@ -123,7 +123,7 @@ async def split_model(prompts: Sequence[Sequence[int]]) -> AsyncIterator[Callabl
     with TemporaryDirectory() as folder, engine_process(MIDDLE) as middle_at:
         model, adapter = family.path("target"), family.adapter("target", LAYERS)
         bundle.write(model, LAYERS, Path(folder), adapter)
-        ends = load_outer(folder, OUTER, kind=SPLIT.wire, threads=1)
+        ends = load_outer(folder, OUTER, kind=SPLIT.kind, threads=1)
         middle, asked = await connect(middle_at), Adapter(Drafter(model, LAYERS, adapter))
         yield lambda: Split(middle, ends, asked, prompts)
         await middle.close()

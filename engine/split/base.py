@@ -83,7 +83,12 @@ def always(probability: float) -> bool:
 
 class OuterSession(Protocol):
     """A prompt and its output at the outer part. One operation runs at a time; positions count from the prompt's first
-    token on."""
+    token on.
+
+    kind: of its hidden states on the wire from now on.
+    """
+
+    kind: Kind
 
     async def shallow(self, count: int) -> Shallow:
         """Return the next `count` positions of confirmed tokens, except the last one, which goes with the next
@@ -127,7 +132,7 @@ class OuterSession(Protocol):
 class OuterEngine(Protocol):
     """Sessions of the outer part. Its info's `split` says which middle it fits.
 
-    kind: of its hidden states on the wire.
+    kind: of its sessions' hidden states on the wire, unless they are told another.
     """
 
     kind: Kind

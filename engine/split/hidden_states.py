@@ -1,4 +1,7 @@
-"""Hidden states on the wire: as they are, in half the bytes, or in a quarter with a scale for each token."""
+"""Hidden states on the wire: as they are, in half the bytes, in a quarter with a scale for each token, or coded.
+
+A device and a middle agree on a kind by its name: `SplitInfo.takes` has those that the middle takes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from tandem.engine.base import InvalidRequest, Tensor
+from tandem.engine.split import coded
 
-Kind = Literal["float32", "float16", "bfloat16", "int8"]
+Kind = Literal["float32", "float16", "bfloat16", "int8", "int6", "int4"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+COMMON: Kind = "float16"
+"""A kind that every middle takes."""
 
 _SCALE = np.dtype("<f4")
 _LARGEST = np.finfo(np.float16).max
@@ -19,6 +25,8 @@ _LARGEST = np.finfo(np.float16).max
 def pack(hidden: np.ndarray, kind: Kind) -> Tensor:
     """Hidden states [n, hidden] float32 as a tensor. Of int8, each row is followed by its scale, a float32 in four
     columns: value = number · scale."""
+    if kind in coded.BITS:
+        return Tensor(hidden.shape, kind, memoryview(coded.encode(hidden, kind)))
     if kind == "float32":
         return Tensor.of(hidden.astype("<f4", copy=False))
     if kind == "float16":
@@ -39,6 +47,8 @@ def unpack(packed: Tensor, hidden: int) -> np.ndarray:
         raise InvalidRequest(
             f"hidden states are [positions, {columns}] in {', '.join(KINDS)}, not {packed.shape} {packed.dtype}"
         )
+    if packed.dtype in coded.BITS:
+        return coded.decode(packed.data, packed.shape[0], hidden)
     if packed.dtype == "bfloat16":
         bits = Tensor(packed.shape, "uint16", packed.data).numpy()
         return (bits.astype("<u4") << 16).view("<f4")
@@ -50,8 +60,16 @@ def unpack(packed: Tensor, hidden: int) -> np.ndarray:
 
 
 def row_bytes(hidden: int, kind: Kind) -> int:
-    """Return the bytes of a token's hidden states on the wire."""
+    """Return the bytes of a token's hidden states on the wire; of a coded kind, at most."""
+    if kind in coded.BITS:
+        return coded.row_bytes(hidden, kind)
     return pack(np.zeros((1, hidden), np.float32), kind).data.nbytes
+
+
+def back(kind: Kind) -> Kind:
+    """Return the kind of what a middle sends back: coded states are answered in 16 bits, as few of them come back and
+    the next token is chosen by them."""
+    return COMMON if kind in coded.BITS else kind
 
 
 class Codec(NamedTuple):

@@ -7,7 +7,7 @@ them; the cloud holds the layers between. `Split` takes the decisions of a reque
 
 from tandem.policies.split.monitor import CloudMonitor, DeviceMonitor, LinearDelay, MovingDelay
 from tandem.policies.split.point import Refusal, SplitDevice, SplitPoint, Workload, choose_split_point
-from tandem.policies.split.request import Split, SplitPolicies
+from tandem.policies.split.request import Split, SplitPolicies, TokenBytes
 
 __all__ = [
     "CloudMonitor",
@@ -19,6 +19,7 @@ __all__ = [
     "SplitDevice",
     "SplitPoint",
     "SplitPolicies",
+    "TokenBytes",
     "Workload",
     "choose_split_point",
 ]

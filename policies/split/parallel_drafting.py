@@ -21,8 +21,7 @@ class WaitState:
 
     tokens: μ_i, number of tokens whose hidden states are sent.
     left: tokens that the next draft may have.
-    token_bytes: A, size of a token's hidden state.
-    up_bytes_s, down_bytes_s: β_up and β_down of the device's link, bytes/s, above 0.
+    link_token_s: A/β_up + A/β_down, seconds of a token's hidden state up and down.
     delay_s: g(μ), seconds of a batch in the cloud if it begins at once.
     draft_s: γ as a function: seconds to draft a token in each of a number of branches; non-decreasing.
     rtt_s: the link's round trip without its bandwidth.
@@ -31,9 +30,7 @@ class WaitState:
 
     tokens: int
     left: int
-    token_bytes: float
-    up_bytes_s: float
-    down_bytes_s: float
+    link_token_s: float
     delay_s: float
     draft_s: Callable[[float], float]
     rtt_s: float = 0.0
@@ -42,7 +39,7 @@ class WaitState:
     @property
     def wait_s(self) -> float:
         """Seconds until the verdict, at least: the numerator of HAT's equation (6), plus the link's latency."""
-        transfer_s = self.tokens * self.token_bytes * (1 / self.up_bytes_s + 1 / self.down_bytes_s)
+        transfer_s = self.tokens * self.link_token_s
         return max(0.0, self.rtt_s + transfer_s + self.delay_s - self.passed_s)
 
 

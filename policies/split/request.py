@@ -41,10 +41,17 @@ class SplitPolicies(NamedTuple):
     parallel_drafting: ParallelDraftingPolicy
 
 
+class TokenBytes(NamedTuple):
+    """A: size of a token's hidden state on its way up, and back."""
+
+    up: float
+    down: float
+
+
 class Split:
     """Decides for a request with `prompt_tokens` tokens to prefill and an answer of at most `max_tokens`.
 
-    token_bytes: A, size of a token's hidden state.
+    token_bytes: A, sizes of a token's hidden state.
     prompt_left: prompt tokens in no chunk yet.
     cloud, device: monitors, which record all measurements.
     pipeline: P, stages of the cloud's pipeline.
@@ -69,7 +76,7 @@ class Split:
         self,
         prompt_tokens: int,
         max_tokens: int,
-        token_bytes: float,
+        token_bytes: TokenBytes,
         *,
         cloud: CloudMonitor,
         device: DeviceMonitor,
@@ -92,7 +99,7 @@ class Split:
         size = self._policies.chunking.choose(
             ChunkState(
                 left=self.prompt_left,
-                token_bytes=self._token_bytes,
+                token_bytes=self._token_bytes.up,
                 up_bytes_s=self._device.up_bytes_s,
                 mu=self._cloud.mu,
                 delay_s=self._cloud.g.line,
@@ -132,9 +139,7 @@ class Split:
             WaitState(
                 tokens=len(self._confidences) + 1,
                 left=left,
-                token_bytes=self._token_bytes,
-                up_bytes_s=self._device.up_bytes_s,
-                down_bytes_s=self._device.down_bytes_s,
+                link_token_s=self._link_token_s,
                 delay_s=self._cloud.g(self._cloud.mu),
                 draft_s=self._device.draft_s.line,
                 rtt_s=self._device.rtt_s,
@@ -146,15 +151,15 @@ class Split:
 
     def uploaded(self, tokens: int, seconds: float) -> None:
         """Record an upload of hidden states, without the link's latency."""
-        self._device.note_up(tokens * self._token_bytes, seconds)
+        self._device.note_up(tokens * self._token_bytes.up, seconds)
 
     def downloaded(self, tokens: int, seconds: float) -> None:
         """Record a download of hidden states, likewise."""
-        self._device.note_down(tokens * self._token_bytes, seconds)
+        self._device.note_down(tokens * self._token_bytes.down, seconds)
 
     def crossed(self, up: int, down: int, seconds: float) -> None:
         """Record a round trip of hidden states: tokens up and down, and seconds on the link, latency included."""
-        self._device.note_crossing(up * self._token_bytes, down * self._token_bytes, seconds)
+        self._device.note_crossing(up * self._token_bytes.up, down * self._token_bytes.down, seconds)
 
     def answered(self, batch_tokens: int, seconds: float) -> None:
         """Record that a chunk or draft was computed, in a batch of `batch_tokens` that took `seconds`."""
@@ -194,7 +199,8 @@ class Split:
     @property
     def _link_token_s(self) -> float:
         """Seconds of a token's hidden state, up and down."""
-        return self._token_bytes * (1 / self._device.up_bytes_s + 1 / self._device.down_bytes_s)
+        up, down = self._token_bytes
+        return up / self._device.up_bytes_s + down / self._device.down_bytes_s
 
     def _verification_s(self, tokens: int) -> float:
         """Return the seconds to verify `tokens` tokens: link, and a batch that begins at once."""

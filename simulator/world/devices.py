@@ -147,7 +147,7 @@ class Devices(Sequence[SimulatedDevice]):
         if ends is None:
             return None
         runner = TimedOuterRunner(self._script, self._guesses, ends, split.drafter != "none")
-        return TimedOuterEngine(self._loop, "ends", split.engine, info, split.wire, runner, ends)
+        return TimedOuterEngine(self._loop, "ends", split.engine, info, split.kind, runner, ends)
 
     @property
     def busy(self) -> Collection[SimulatedDevice]:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tandem.engine.base import EngineInfo, Forward, Forwarded, InvalidRequest, Operation, Sampling
@@ -21,7 +22,7 @@ from tandem.engine.core.sequence import Sequence as CoreSequence
 from tandem.engine.core.split.rows import Rows
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import Computed, ForwardTask
-from tandem.engine.split.hidden_states import CODEC, Codec, Kind
+from tandem.engine.split.hidden_states import CODEC, KINDS, Codec, Kind, back
 from tandem.engine.validation import check_request
 
 _numbers = count()
@@ -80,8 +81,9 @@ class MiddleEngine(CoreEngine):
 
     def __init__(self, core: Core, driver: Driver, info: EngineInfo, codec: Codec = CODEC) -> None:
         assert info.split is not None
-        super().__init__(core, driver, info)
-        self.split, self.codec = info.split, codec
+        split = msgspec.structs.replace(info.split, takes=KINDS)
+        super().__init__(core, driver, msgspec.structs.replace(info, split=split))
+        self.split, self.codec = split, codec
         self._sequence, self._session = MiddleSequence, MiddleSession
 
     def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
@@ -156,5 +158,5 @@ async def through(stages: Sequence[MiddleSession], operation: Forward) -> Forwar
         batch_s += computed.batch_s
         given = partial(np.asarray, computed.rows)
     kind: Kind = hidden.dtype  # type: ignore[assignment]  # unpack has checked it
-    deep = first.codec.pack(computed.rows, kind)
+    deep = first.codec.pack(computed.rows, back(kind))
     return Forwarded(deep, computed.batch_tokens, batch_s, loop.time() - began_s)

@@ -298,7 +298,7 @@ def _standing(s: OuterSequence, task: RoundTask) -> tuple[int, bool]:
 class CoreOuterEngine(CoreEngine):
     """Sessions of the outer part of a split model.
 
-    kind: type of its hidden states on the wire.
+    kind: of its sessions' hidden states on the wire, unless they are told another.
     """
 
     def __init__(
@@ -333,6 +333,7 @@ class CoreOuterSession(CoreSession):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.kind = self._engine.kind
         self._operations = ("shallow", "propose", "branch", "judge", "rewind", "extend")
 
     async def shallow(self, count: int) -> Shallow:
@@ -403,7 +404,7 @@ class CoreOuterSession(CoreSession):
             self._finish()
 
     def _packed(self, rows: np.ndarray) -> Tensor:
-        return self._engine.codec.pack(rows, self._engine.kind)
+        return self._engine.codec.pack(rows, self.kind)
 
     def _send(self, end: int) -> tuple[int, np.ndarray]:
         """Return (position, states) of those of the first `end` positions that the middle has not seen, and count them

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import pytest
 
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.split import PromptLeft, SplitSettings, Splitting
+from tandem.deployments.modes.split import DeviceState, PromptLeft, SplitSettings, Splitting
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import (
@@ -28,16 +29,19 @@ from tandem.engine.base import (
     R,
     Sampling,
     Session,
+    SplitInfo,
     Tokens,
 )
 from tandem.engine.config import EngineConfig, Given
 from tandem.engine.null.engine import NullEngine
 from tandem.engine.split.base import SplitMismatch
 from tandem.engine.split.hidden_states import row_bytes
+from tandem.engine.split.loss import measured
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import load_middle, load_outer, load_pipeline
 from tandem.policies.scheduling import scheduling
+from tandem.policies.split import DeviceMonitor
 from tandem.policies.split.chunking import ChunkingPolicy, ChunkState, FixedChunks, chunking
 from tandem.policies.split.drafting import DraftingPolicy, Threshold, drafting
 from tandem.policies.split.parallel_drafting import (
@@ -499,3 +503,32 @@ async def test_of_several_middles_one_that_fits_is_found(known: bool, tmp_path: 
         assert not world.gone, "those that do not fit are well"
         await nothing_is_left(world, parts)
         await larger.close()
+
+
+TAKES_ALL, OLD = ("float32", "float16", "bfloat16", "int8", "int6", "int4"), ("float32", "float16")
+
+
+@pytest.mark.parametrize(
+    ("wire", "takes", "up_bytes_s", "kind"),
+    [
+        ("float32", OLD, 1e6, "float32"),
+        ("int6", TAKES_ALL, 1e9, "int6"),
+        ("int6", OLD, 1e6, "float16"),
+        ("auto", TAKES_ALL, 1e6, "int6"),
+        ("auto", TAKES_ALL, 1e9, "float16"),
+        ("auto", OLD, 1e6, "float16"),
+    ],
+)
+def test_the_number_format_is_one_that_the_middle_takes(
+    wire: Any, takes: tuple[str, ...], up_bytes_s: float, kind: str
+) -> None:
+    """Of a model whose loss was measured, and by the speed of the link if the owner leaves it to that."""
+    settings = SplitSettings(wire=wire)
+    split = SplitInfo(next(iter(measured())), 2, 12, 192)
+    outer: Any = SimpleNamespace(info=SimpleNamespace(split=split), kind=settings.kind)
+    device = DeviceState(outer, settings)
+    device.link = DeviceMonitor(up_bytes_s)
+    assert device.kind(msgspec.structs.replace(split, takes=takes)) == kind
+    other = msgspec.structs.replace(split, checksum="unmeasured", takes=takes)
+    outer.info.split = other
+    assert wire != "auto" or DeviceState(outer, settings).kind(other) == "float16"

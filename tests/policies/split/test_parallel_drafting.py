@@ -18,9 +18,7 @@ from tandem.policies.split.parallel_drafting import (
 STATE = WaitState(
     tokens=5,
     left=100,
-    token_bytes=8000,
-    up_bytes_s=8e6,
-    down_bytes_s=16e6,
+    link_token_s=8000 / 8e6 + 8000 / 16e6,
     delay_s=0.02,
     draft_s=LinearDelay(0.004, 0.001),
 )
@@ -52,9 +50,7 @@ def test_hats_equation(k: int, change: dict[str, float], ahead: Ahead) -> None:
         WaitState,
         tokens=st.integers(1, 13),
         left=st.integers(0, 40),
-        token_bytes=st.floats(100, 20_000),
-        up_bytes_s=st.floats(1e5, 1e8),
-        down_bytes_s=st.floats(1e5, 1e8),
+        link_token_s=st.floats(1e-6, 0.1),
         delay_s=st.floats(0, 1),
         draft_s=st.builds(LinearDelay, st.floats(1e-4, 0.1), st.floats(0, 0.01)),
         rtt_s=st.floats(0, 0.3),

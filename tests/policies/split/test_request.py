@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.split import CloudMonitor, DeviceMonitor, Split, SplitPolicies
+from tandem.policies.split import CloudMonitor, DeviceMonitor, Split, SplitPolicies, TokenBytes
 from tandem.policies.split.chunking import chunking
 from tandem.policies.split.drafting import DraftRound, DraftState, drafting
 from tandem.policies.split.parallel_drafting import NOTHING, Ahead, parallel_drafting
@@ -42,7 +42,14 @@ def split(
     cloud = cloud or CloudMonitor()
     device = device or DeviceMonitor(8.192e6, 16.384e6, 0.01)  # a token: 1 ms up, 0.5 ms down
     hat = SplitPolicies(chunking.create("hat"), Watching(), parallel_drafting.create("hat", k=2))
-    return Split(prompt, most, A_BYTES, cloud=cloud, device=device, policies=hat._replace(**policies))
+    return Split(
+        prompt,
+        most,
+        TokenBytes(A_BYTES, A_BYTES),
+        cloud=cloud,
+        device=device,
+        policies=hat._replace(**policies),
+    )
 
 
 def test_chunks_follow_what_was_reported_since_the_last_one() -> None:
