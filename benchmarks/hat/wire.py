@@ -7,7 +7,7 @@ returns of them (before its last norm) through those of the kind that comes back
 that the model says with exact states, after each token of a text as it is. Without `--model`: the embedded target and
 held-out questions with answers; with the folder of another model, prompts of SpecBench.
 
-kept, bits: by kind, over all texts; kept_int6, bits_int6: of int6 alone.
+kept_*, bits_*: share of the texts' next tokens, and bits of a number, by kind.
 """
 
 from __future__ import annotations
@@ -119,16 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ["kind", "kept", "bits"],
         [[kind, f"{one.kept:.2%}", f"{one.bits:.2f}"] for kind, one in found.items()],
     )
-    report.figures(
-        "hat_wire",
-        {
-            "kinds": list(found),
-            "kept": [round(one.kept, 4) for one in found.values()],
-            "bits": [round(one.bits, 3) for one in found.values()],
-            "kept_int6": round(found["int6"].kept, 4),
-            "bits_int6": round(found["int6"].bits, 3),
-        },
-    )
+    figures = {f"kept_{kind}": round(one.kept, 4) for kind, one in found.items()}
+    report.figures("hat_wire", figures | {f"bits_{kind}": round(one.bits, 3) for kind, one in found.items()})
 
 
 def _prompts(count: int) -> list[str]:
