@@ -522,7 +522,7 @@ TAKES_ALL, OLD = ("float32", "float16", "bfloat16", "int8", "int6", "int4"), ("f
 def test_the_number_format_is_one_that_the_middle_takes(
     wire: Any, takes: tuple[str, ...], up_bytes_s: float, kind: str
 ) -> None:
-    """Of a model whose loss was measured, and by the speed of the link if the owner leaves it to that."""
+    """Use a model whose loss was measured, and choose by the speed of the link if the owner leaves it to that."""
     settings = SplitSettings(wire=wire)
     split = SplitInfo(next(iter(measured())), 2, 12, 192)
     outer: Any = SimpleNamespace(info=SimpleNamespace(split=split), kind=settings.kind)

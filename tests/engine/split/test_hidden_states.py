@@ -76,7 +76,7 @@ def states(name: str, rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize("name", ["normal", "laplacian", "outliers"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_as_long_as_is_said(kind: Kind, name: str) -> None:
-    """Which is what policies and simulations count with; of coded kinds at most, but for the code's own table."""
+    """Count as policies and simulations do; coded kinds take that at most, but for the table of the code."""
     hidden = states(name, np.random.default_rng(1))
     size, said = pack(hidden, kind).data.nbytes, len(hidden) * row_bytes(512, kind)
     if kind in coded.BITS:
