@@ -136,6 +136,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logit_bias: (id, number) pairs that are added to the model's logits.
     adapter: name of the adapter (LoRA) with which the model answers; "": none.
     trace: the request's span, as W3C's `traceparent` names it, below which an engine's own may be; "": none.
+    kept: handle under which a middle keeps the session's states at its end, and has those with which it begins; "": it
+        keeps none.
     """
 
     max_tokens: int = 256
@@ -159,6 +161,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     adapter: str = ""
     trace: str = ""
+    kept: str = ""
 
     @property
     def greedy(self) -> bool:
@@ -199,6 +202,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
                 self.min_tokens >= 0 and (self.grammar is None or not self.min_tokens),
                 "0 or more, and 0 where a grammar tells the end",
             ),
+            ("kept", len(self.kept) <= 400, "at most 400 characters"),
             ("min_p", 0.0 <= self.min_p <= 1.0, "between 0 and 1"),
             (
                 "logit_bias",

@@ -199,7 +199,10 @@ class ConnectedDevice(EngineHandler):
             raise UnknownEngine(f"nobody has sent this device to {engine!r}")
         there = await self._cloud.dial(reached.endpoint)
         full = partial(self._full.__setitem__, engine, None)
-        found = self._dialled[engine] = Counted(there, partial(self._book, reached), self._may_open, full)
+        owner = f"{self.identity.account}/{self.name}"
+        found = self._dialled[engine] = Counted(
+            there, partial(self._book, reached), self._may_open, full, owner
+        )
         return found
 
     async def answer(self, method: str, body: bytes) -> bytes:

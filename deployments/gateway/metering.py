@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
+import msgspec
+
 from tandem.engine.base import (
     Engine,
     EngineInfo,
@@ -29,6 +31,7 @@ class Counted:
 
     check: called before each session; raises EngineError if there may be no more.
     full: called when the engine has no room.
+    owner: of its sessions; handles of states that they have kept are this owner's alone.
     """
 
     def __init__(
@@ -37,8 +40,9 @@ class Counted:
         book: Book,
         check: Callable[[], object] = lambda: None,
         full: Callable[[], object] = lambda: None,
+        owner: str = "",
     ) -> None:
-        self._engine, self._book, self._check, self._full = engine, book, check, full
+        self._engine, self._book, self._check, self._full, self._owner = engine, book, check, full, owner
 
     @property
     def info(self) -> EngineInfo:
@@ -48,6 +52,8 @@ class Counted:
         self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
     ) -> CountedSession:
         self._check()
+        if sampling.kept:
+            sampling = msgspec.structs.replace(sampling, kept=f"{self._owner}/{sampling.kept}")
         try:
             session = await self._engine.open(prompt, sampling, log)
         except NoCapacity:

@@ -10,11 +10,14 @@ states and sends them to another. `policies.split.request` takes the decisions.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
+
+from pydantic import Field
 
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services, judged
 from tandem.deployments.request.job import Delta, Figures, Job
@@ -22,7 +25,7 @@ from tandem.deployments.request.pools import MIDDLE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.deployments.request.uplink_queue import Sent, UplinkQueue
-from tandem.engine.base import EngineError, EngineInfo, Sampling, SplitInfo, Tensor
+from tandem.engine.base import EngineError, EngineInfo, InvalidRequest, Sampling, SplitInfo, Tensor
 from tandem.engine.config import PolicyChoice, Strict
 from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
 from tandem.engine.split.hidden_states import COMMON, Kind, back, row_bytes
@@ -30,6 +33,7 @@ from tandem.engine.split.loss import kept
 from tandem.policies.split import CloudMonitor, DeviceMonitor, Split, SplitPolicies, TokenBytes
 from tandem.policies.split.chunking import ChunkingPolicy, chunking
 from tandem.policies.split.drafting import DraftingPolicy, drafting
+from tandem.policies.split.history import History, Kept
 from tandem.policies.split.parallel_drafting import ParallelDraftingPolicy, parallel_drafting
 from tandem.policies.split.wire import WireFormat, choose_format
 
@@ -69,12 +73,15 @@ class SplitSettings(Strict):
         about as many bits. With float32, greedy answers are the whole model's. auto: float16 or, on slower links, the
         smallest that has been measured to keep 99.5 % of the model's next tokens. A middle that does not take the
         format gets float16.
+    turns: last requests whose hidden states middles are asked to keep, so that a conversation's next turn sends only
+        what is new; 0: none.
     """
 
     chunking: ChunkingChoice = ChunkingChoice(name="hat")
     drafting: DraftingChoice = DraftingChoice(name="threshold")
     parallel_drafting: ParallelDraftingChoice = ParallelDraftingChoice(name="hat")
     wire: Kind | Literal["auto"] = COMMON
+    turns: int = Field(8, ge=0)
 
     @property
     def kind(self) -> Kind:
@@ -100,6 +107,7 @@ class Splitting(Figures):
     branches_used: drafts made ahead that the middle's verdict then continued.
     up_bytes: bytes of hidden states sent to the cloud.
     down_bytes: bytes of hidden states sent to the device.
+    kept: positions whose hidden states the middle had kept from an earlier request.
     """
 
     mode = "split"
@@ -112,6 +120,7 @@ class Splitting(Figures):
     branches_used: int = 0
     up_bytes: int = 0
     down_bytes: int = 0
+    kept: int = 0
 
 
 class SplitMode(Mode):
@@ -147,11 +156,17 @@ class DeviceState:
     def __init__(self, outer: OuterEngine, settings: SplitSettings) -> None:
         assert outer.info.split is not None
         self.outer, self._settings, self._here = outer, settings, outer.info.split
+        self.history = History(settings.turns)
         self._cloud, self.link = CloudMonitor(), DeviceMonitor()
         self.uplink_queue = UplinkQueue(self.link)
         self._policies = SplitPolicies(
             settings.chunking.create(), settings.drafting.create(), settings.parallel_drafting.create()
         )
+
+    @property
+    def hidden(self) -> int:
+        """Width of the hidden states."""
+        return self._here.hidden
 
     def kind(self, middle: SplitInfo) -> Kind:
         """Return the kind of hidden states for a request to that middle."""
@@ -195,21 +210,36 @@ class SplitRun(ModeRun):
         if self._outer is None:
             self._outer = await device.outer.open(job.prompt, job.sampling, log.ids)
         outer, most = self._outer, job.sampling.max_tokens
-        room = Sampling(max_tokens=len(job.prompt) + most, reader_rate=job.sampling.reader_rate)
+        tokens = (*job.prompt, *log.ids)
         middle = _Middle(sessions["middle"], self.figures, device)
+        at = middle.session.endpoint.key
+        taken = device.history.take(at, tokens[:-1])
+        handle = taken[0].handle if taken else secrets.token_hex(16)
+        room = Sampling(
+            max_tokens=len(job.prompt) + most,
+            reader_rate=job.sampling.reader_rate,
+            kept=handle if device.history.most else "",
+        )
         await middle.open(room)
         _check_fit(device.outer.info, middle.session)
         await outer.rewind(0)
+        there = taken[1] if taken and await middle.has(taken[1]) else 0
+        if there:
+            await outer.skip(there)
+            self.figures.kept += there
         theirs = middle.session.info.split
         assert theirs is not None  # they fit
         outer.kind = device.kind(theirs)
-        split = device.split(len(job.prompt) + len(log), most, theirs.stages, outer.kind)
+        split = device.split(len(tokens) - there, most, theirs.stages, outer.kind)
         drafts = await self._prefill(split, outer, middle) or self._ready > 0
         with device.uplink_queue.rounds():
             while True:
                 position = len(log)
                 drafted, judgement = await self._round(split, outer, middle, position, drafts)
                 drafts = True
+                if judgement.verdict.finish is not None:
+                    said = (*job.prompt, *log.ids, *judgement.verdict.ids)
+                    device.history.keep(at, Kept(handle, said[: judgement.position]))
                 yield judged(position, drafted, judgement.verdict)
                 if judgement.verdict.finish is not None:
                     return
@@ -282,6 +312,7 @@ class _Middle:
     def __init__(self, session: EndpointSession, figures: Splitting, device: DeviceState) -> None:
         self.session, self._figures = session, figures
         self._link, self._uplink_queue = device.link, device.uplink_queue
+        self._hidden = device.hidden
         self._sent = deque[Sent]()
         self.before_s = self._came_s = 0.0
         self._free_s = 0.0  # the uplink is from then on
@@ -289,6 +320,14 @@ class _Middle:
     async def open(self, room: Sampling) -> None:
         await self.session.open((), room)
         self._link.note_rtt(self.session.took_s)  # there is nothing to compute yet
+
+    async def has(self, positions: int) -> bool:
+        """Whether it has kept the states of the first `positions` positions."""
+        try:
+            await self.session.forward(positions, Tensor((0, self._hidden), COMMON, NOTHING.data), 0)
+        except InvalidRequest:
+            return False
+        return True
 
     def send(self, position: int, hidden: Tensor, wanted: int) -> None:
         self._figures.up_bytes += hidden.data.nbytes

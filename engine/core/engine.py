@@ -102,8 +102,16 @@ class CoreEngine:
         sequence = self._sequence(number, list(prompt), list(log), sampling, self.info.eos, stops)
         sequence.matcher = matcher
         session = self._sessions[number] = self._session(self, self._core, self._driver, sequence)
-        self._driver.submit(partial(self._core.open, sequence))
+        self._driver.submit(partial(self.begin, sequence))
         return session
+
+    def begin(self, sequence: CoreSequence) -> None:
+        """Let the core have a new session; called where it runs."""
+        self._core.open(sequence)
+
+    def end(self, sequence: CoreSequence) -> None:
+        """Take a session from the core; called where it runs."""
+        self._core.cancel(sequence)
 
     def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
         """Raise InvalidRequest or ContextOverflow for a request that this engine does not take."""
@@ -248,7 +256,7 @@ class CoreSession(BaseSession):
     async def cancel(self) -> None:
         if self._end():
             self._engine.forget(self._sequence)
-            self._driver.submit(partial(self._core.cancel, self._sequence))
+            self._driver.submit(partial(self._engine.end, self._sequence))
             self._resolve(self._pending, copy.copy(self._ended))
 
     def fail(self, error: EngineError) -> None:

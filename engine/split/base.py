@@ -108,7 +108,7 @@ class OuterSession(Protocol):
         """Draft, while the middle works, up to `steps` tokens after each of `alternatives` alternatives for the last
         drafted one (itself the first of them), as one batch in the background. Return the number of branches: fewer if
         memory is short or an alternative would end the output. `judge` adopts the one that comes true; all operations
-        but `rewind` drop the others."""
+        but `rewind` and `skip` drop the others."""
         ...
 
     async def judge(self, deep: Tensor) -> Judgement:
@@ -118,6 +118,10 @@ class OuterSession(Protocol):
 
     async def rewind(self, position: int) -> None:
         """Send states from `position` on again, because the middle has lost them (0: its session)."""
+        ...
+
+    async def skip(self, position: int) -> None:
+        """Send no states before `position`, because the middle has kept them."""
         ...
 
     async def extend(self, position: int, tokens: Sequence[int]) -> None:

@@ -2,7 +2,8 @@
 
 A session's rows stay in host memory (they are small beside keys and values), so that a preempted session is computed
 again without asking the device. Each row has a unique number in place of a token id. The cache is keyed by these
-numbers, so a session never finds blocks of another session, nor of its own rolled-back rows.
+numbers, so a session never finds blocks of another session, nor of its own rolled-back rows. At its end they are kept
+under the handle that it has, if any, for the next session with that handle.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from tandem.engine.base import EngineInfo, Forward, Forwarded, InvalidRequest, Operation, Sampling
 from tandem.engine.core.engine import CoreEngine, CoreSession, Driver, Receive
 from tandem.engine.core.sequence import Sequence as CoreSequence
+from tandem.engine.core.split.kept import KeptRows, KeptStates
 from tandem.engine.core.split.rows import Rows
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import Computed, ForwardTask
@@ -72,6 +74,11 @@ class MiddleSequence(CoreSequence):
         self.confirmed = self.goal = len(self.tokens)
         return position
 
+    def resume(self, kept: KeptRows) -> None:
+        """Begin with rows that were kept; only of a session that the core does not have yet."""
+        self.rows, self.tokens = kept.rows, kept.numbers
+        self.confirmed = self.goal = len(self.tokens)
+
     def _finish_after(self, token: int, output_len: int) -> None:
         return None  # the device knows
 
@@ -85,6 +92,21 @@ class MiddleEngine(CoreEngine):
         super().__init__(core, driver, msgspec.structs.replace(info, split=split))
         self.split, self.codec = split, codec
         self._sequence, self._session = MiddleSequence, MiddleSession
+        self.kept = KeptStates()
+
+    def begin(self, sequence: CoreSequence) -> None:
+        assert isinstance(sequence, MiddleSequence)
+        if handle := sequence.sampling.kept:
+            kept = self.kept.take(handle, self._core.clock())
+            if kept is not None and len(kept.numbers) <= sequence.sampling.max_tokens:
+                sequence.resume(kept)
+        super().begin(sequence)
+
+    def end(self, sequence: CoreSequence) -> None:
+        assert isinstance(sequence, MiddleSequence)
+        super().end(sequence)
+        if handle := sequence.sampling.kept:
+            self.kept.put(handle, KeptRows(sequence.rows, sequence.tokens, self._core.clock()))
 
     def check_request(self, prompt: Sequence[int], log: Sequence[int], sampling: Sampling) -> None:
         if prompt or log:
@@ -95,6 +117,7 @@ class MiddleEngine(CoreEngine):
             ignore_eos=sampling.ignore_eos,
             waited_s=sampling.waited_s,
             trace=sampling.trace,
+            kept=sampling.kept,
         )
         if sampling != told:
             raise InvalidRequest(f"{self.info.model} does not sample: of that, it is told max_tokens alone")

@@ -334,7 +334,7 @@ class CoreOuterSession(CoreSession):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.kind = self._engine.kind
-        self._operations = ("shallow", "propose", "branch", "judge", "rewind", "extend")
+        self._operations = ("shallow", "propose", "branch", "judge", "rewind", "skip", "extend")
 
     async def shallow(self, count: int) -> Shallow:
         s = self._sequence
@@ -395,6 +395,19 @@ class CoreOuterSession(CoreSession):
             deliver(None)
 
         await self._operation("rewind", run)
+
+    async def skip(self, position: int) -> None:
+        s = self._sequence
+
+        def run(deliver: Receive) -> None:
+            if not s.sent <= position < s.confirmed:
+                raise InvalidRequest(
+                    f"position {position} is not between {s.sent} and the last confirmed token"
+                )
+            s.sent = position
+            deliver(None)
+
+        await self._operation("skip", run)
 
     async def _operation(self, name: str, run: Run) -> Any:
         self._begin(name)

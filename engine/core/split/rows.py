@@ -14,6 +14,11 @@ class Rows:
         self.start = self.end = start
         self._held = np.empty((0, 0), np.float32)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._held.nbytes
+
     def put(self, position: int, rows: np.ndarray) -> None:
         """Append rows that begin at `position`; rows of positions that are there already are ignored."""
         assert position <= self.end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -57,3 +57,20 @@ async def test_what_a_service_bills_takes_the_place_of_our_count() -> None:
         await session.extend(1, [5])
     await session.cancel()
     assert booked == [(50 + 50 + 1, 60 + 60)]
+
+
+async def test_handles_are_their_owners() -> None:
+    """A device that has learnt another's handle asks for states of its own under it."""
+    asked: list[str] = []
+
+    class Noting(NullEngine):
+        async def open(
+            self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+        ) -> NullSession:
+            asked.append(sampling.kept)
+            return await super().open(prompt, sampling, log)
+
+    for owner, handle in (("key-1/laptop", "a"), ("key-2/phone", "a"), ("key-2/phone", "")):
+        engine = Counted(Noting(), lambda taken_in, given_out: None, owner=owner)
+        await (await engine.open(PROMPT, Sampling(kept=handle))).cancel()
+    assert asked == ["key-1/laptop/a", "key-2/phone/a", ""]

@@ -33,6 +33,7 @@ from tandem.engine.base import (
     Tokens,
 )
 from tandem.engine.config import EngineConfig, Given
+from tandem.engine.core.split.kept import KeptStates
 from tandem.engine.null.engine import NullEngine
 from tandem.engine.split.base import SplitMismatch
 from tandem.engine.split.hidden_states import row_bytes
@@ -51,6 +52,7 @@ from tandem.policies.split.parallel_drafting import (
     parallel_drafting,
 )
 from tests.deployments.faults import Failing, World
+from tests.deployments.gateway.test_client import until
 from tests.deployments.modes.test_executor import left_open
 from tests.effort import slow_after
 from tests.engine.torch.engines import handled
@@ -503,6 +505,29 @@ async def test_of_several_middles_one_that_fits_is_found(known: bool, tmp_path: 
         assert not world.gone, "those that do not fit are well"
         await nothing_is_left(world, parts)
         await larger.close()
+
+
+async def test_the_next_turn_sends_only_what_is_new(tmp_path: Path) -> None:
+    """The answer is the whole model's all the same; also where the middle has forgotten what it was asked to keep."""
+    async with made(tmp_path) as parts:
+        world = World(middles=[parts.middle], limits=Limits(), **told(parts))
+        first, before = await answer(world.executor, job(LONG))
+        second = [*LONG, *ids_of(first), 44, 45]
+        expected = await parts.answer(second, GREEDY)
+        deltas, stats = await answer(world.executor, job(second))
+        assert ids_of(deltas) == expected.ids
+        assert len(LONG) < Splitting.of(stats).kept < len(second)
+        assert Splitting.of(stats).up_bytes < Splitting.of(before).up_bytes
+        await world.executor.settled()
+        await until(lambda: len(parts.middle.kept) == 1)  # its thread may take a moment
+        parts.middle.kept = KeptStates()
+        third = [*second, *ids_of(deltas), 46]
+        expected = await parts.answer(third, GREEDY)
+        deltas, stats = await answer(world.executor, job(third))
+        assert (ids_of(deltas), Splitting.of(stats).kept) == (expected.ids, 0)
+        _, stats = await answer(world.executor, job([91, *third[1:]]))
+        assert Splitting.of(stats).kept == 0, "the beginning is another"
+        await nothing_is_left(world, parts)
 
 
 TAKES_ALL, OLD = ("float32", "float16", "bfloat16", "int8", "int6", "int4"), ("float32", "float16")

@@ -10,7 +10,7 @@ from tandem.deployments.modes.split import Splitting
 from tandem.deployments.request.uplink_queue import UplinkQueue
 from tandem.engine.split.hidden_states import row_bytes
 from tandem.simulator.config.errors import ConfigError
-from tandem.simulator.engines.script import EOS, TOKEN
+from tandem.simulator.engines.script import EOS, FIRST, TOKEN, Script
 from tandem.simulator.results.analysis import Result
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request
@@ -232,3 +232,19 @@ def test_modes_live_side_by_side() -> None:
     assert figures.keys() == set(modes)
     assert figures["split"]["accepted"] > 0
     assert figures["speculative"]["rounds"] > 0
+
+
+def test_the_second_turn_of_a_long_conversation_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 tokens of history only what is new goes up: 15 % of the first turn's time to the first token at most."""
+    add = Script.add
+
+    def turn(self: Script, request: Request, first: int = TOKEN, shared: tuple[int, int] = (0, 0)) -> Any:
+        return add(self, request, first, (FIRST, 1000) if self._next > FIRST else shared)
+
+    monkeypatch.setattr(Script, "add", turn)
+    asked = [Request(at_s, prompt, 8, bytes(8), device=0) for at_s, prompt in ((0.0, 1001), (30.0, 1040))]
+    for turns in (8, 0):
+        result = run(asked, hidden=4096, turns=turns)
+        begun, again = result.answers
+        assert [one.kept for one in figures(result)] == [0, 1000 if turns else 0]
+        assert (again.ttft_s <= 0.15 * begun.ttft_s) == (turns > 0)
