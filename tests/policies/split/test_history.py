@@ -1,4 +1,4 @@
-"""What a middle has kept is found by the tokens that it is of, at the device."""
+"""States that a middle has kept are found by the tokens that they are of, at the device."""
 
 from __future__ import annotations
 

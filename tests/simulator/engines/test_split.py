@@ -235,7 +235,7 @@ def test_modes_live_side_by_side() -> None:
 
 
 def test_the_second_turn_of_a_long_conversation_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1,000 tokens of history only what is new goes up: 15 % of the first turn's time to the first token at most."""
+    """After 1,000 tokens of history only what is new goes up: at most 15 % of the first turn's time to first token."""
     add = Script.add
 
     def turn(self: Script, request: Request, first: int = TOKEN, shared: tuple[int, int] = (0, 0)) -> Any:
