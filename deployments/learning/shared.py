@@ -64,19 +64,20 @@ class DeviceTimes:
 class Agreement:
     """Share of a small model's tokens that the target would give, too.
 
-    others: of all small models, where this one begins; None: what is assumed.
+    others: of a wider class, where this one begins; None: with what is assumed.
+    assumed: share before anything is seen.
     """
 
-    __slots__ = ("_accepted", "_judged", "_others")
+    __slots__ = ("_accepted", "_assumed", "_judged", "_others")
 
-    def __init__(self, others: Agreement | None = None) -> None:
+    def __init__(self, others: Agreement | None = None, assumed: float = AGREES) -> None:
         self._accepted = self._judged = 0.0
-        self._others = others
+        self._others, self._assumed = others, assumed
 
     @property
     def share(self) -> float:
         """Return the share."""
-        first = AGREES if self._others is None else self._others.share
+        first = self._assumed if self._others is None else self._others.share
         return (self._accepted + AGREES_WEIGHT * first) / (self._judged + AGREES_WEIGHT)
 
     @property
@@ -102,7 +103,7 @@ class Shared:
         self._targets: LRUTable[str, TargetTimes] = LRUTable(KEPT)
         self._devices: LRUTable[str, DeviceTimes] = LRUTable(KEPT)
         self._by_kind: LRUTable[str, Outputs] = LRUTable(KEPT)
-        self._agreements: LRUTable[str, Agreement] = LRUTable(KEPT)
+        self._agreements: LRUTable[tuple[str, str], Agreement] = LRUTable(KEPT)
         self._all = Agreement()
 
     def target(self, model: str) -> TargetTimes:
@@ -125,9 +126,10 @@ class Shared:
             return of_all
         return (known.count * known.remaining(sent, most) + ALIKE * of_all) / (known.count + ALIKE)
 
-    def agreement(self, model: str) -> Agreement:
-        """Return how often a device's model says what the target would."""
-        return self._agreements.of(model, lambda: Agreement(self._all))
+    def agreement(self, model: str, content: str = "") -> Agreement:
+        """Return how often a device's model says what the target would, in answers to requests of some content."""
+        whole = self._agreements.of((model, ""), lambda: Agreement(self._all))
+        return self._agreements.of((model, content), lambda: Agreement(whole)) if content else whole
 
     def learn(self, report: Report) -> None:
         """Learn from an answer, in whatever mode."""

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from tandem.deployments.learning.shared import DECODE_S, PREFILL_S
 from tandem.deployments.modes.base import Surroundings
-from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import EndpointInfo, Prices, RoutingRequest
+from tandem.policies.routing.objectives import Estimate, Prediction
 
 
 class Alone(NamedTuple):
@@ -45,6 +46,22 @@ def target_alone(around: Surroundings, wanted: RoutingRequest, target: EndpointI
     slowed_s = min(load, limit) * times.step.token_s * tokens if times.step.seen else 0.0
     assumed = not (times.first.seen and times.step.seen)
     return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s, assumed)
+
+
+def by_target(
+    around: Surroundings, wanted: RoutingRequest, target: EndpointInfo, prices: Prices
+) -> Prediction:
+    """Return what an answer is expected to bring that the target gives alone."""
+    alone, tokens = target_alone(around, wanted, target), expected_tokens(around, wanted)
+    return Prediction(
+        ttft_s=Estimate(alone.ttft_s),
+        tpot_s=Estimate(alone.tpot_s),
+        usd=Estimate(prices.server.of(wanted.prompt_tokens + wanted.sent, round(tokens))),
+        tokens=tokens,
+        rate=wanted.reader_rate,
+        others_s=alone.others_s,
+        assumed=alone.assumed,
+    )
 
 
 def device_alone(around: Surroundings, wanted: RoutingRequest, device: EndpointInfo) -> Alone:

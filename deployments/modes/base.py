@@ -236,6 +236,10 @@ class Mode(ABC):
     def check(self) -> None:  # noqa: B027 (most modes have no reason)
         """Raises EngineError where the executor cannot drive such requests; asked before anything else happens."""
 
+    def suits(self, job: Job) -> bool:
+        """Return whether the mode would serve the job in its own way."""
+        return True
+
     @abstractmethod
     def start(self, job: Job) -> ModeRun:
         """Return a new run; called once for each request in this mode."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.alone import expected_tokens, target_alone
+from tandem.deployments.modes.alone import by_target
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart, decode, score
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
@@ -14,26 +14,14 @@ from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.session import EndpointSession, EndpointSessions
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.engine.config import Strict
-from tandem.policies.routing.objectives import Estimate, Prediction
+from tandem.policies.routing.objectives import Prediction
 
 
 class CloudRouter(RouterPart[Strict]):
     """Learns targets' times from answers that they gave alone."""
 
     def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction:
-        alone, tokens = (
-            target_alone(self.router, wanted, endpoints["target"]),
-            expected_tokens(self.router, wanted),
-        )
-        return Prediction(
-            ttft_s=Estimate(alone.ttft_s),
-            tpot_s=Estimate(alone.tpot_s),
-            usd=Estimate(prices.server.of(wanted.prompt_tokens + wanted.sent, round(tokens))),
-            tokens=tokens,
-            rate=wanted.reader_rate,
-            others_s=alone.others_s,
-            assumed=alone.assumed,
-        )
+        return by_target(self.router, wanted, endpoints["target"], prices)
 
     def learn(self, report: Report, taught: object) -> None:
         if (forecast := report.forecast) is not None and forecast.mode == report.mode == CloudMode.name:

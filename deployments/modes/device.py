@@ -28,7 +28,7 @@ class DeviceRouter(RouterPart[Strict]):
             tpot_s=Estimate(alone.tpot_s),
             usd=Estimate(joules * prices.exchange_rate),
             joules=Estimate(joules),
-            lost=self.router.shared.agreement(device.model).lost,
+            lost=self.router.shared.agreement(device.model, wanted.content).lost,
             leaves=Leaves.NOTHING,
             tokens=tokens,
             rate=wanted.reader_rate,

@@ -35,6 +35,7 @@ from tandem.engine.base import (
 from tandem.engine.config import Strict
 from tandem.policies.reader.quality import Reader
 from tandem.policies.reader.stall_timeout import Patience
+from tandem.policies.routing.content import content_of
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +132,8 @@ class Executor:
             priority=job.priority,
             silent=self._reach.probes.silent,
             objective=job.objective,
+            content=content_of(job.question.text if job.question else "", job.sampling.grammar is not None),
+            unsuited=() if job.mode else tuple(name for name in MODES if not self.mode(name).suits(job)),
         )
 
     @property

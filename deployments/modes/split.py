@@ -19,7 +19,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services, judged
+from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.alone import by_target
+from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart, Services, judged
+from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
 from tandem.deployments.request.pools import MIDDLE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Trip
@@ -30,6 +33,7 @@ from tandem.engine.config import PolicyChoice, Strict
 from tandem.engine.split.base import Judgement, OuterEngine, OuterSession, SplitMismatch, check_fit
 from tandem.engine.split.hidden_states import COMMON, Kind, back, row_bytes
 from tandem.engine.split.loss import kept
+from tandem.policies.routing.objectives import Leaves, Prediction
 from tandem.policies.split import CloudMonitor, DeviceMonitor, Split, SplitPolicies, TokenBytes
 from tandem.policies.split.chunking import ChunkingPolicy, chunking
 from tandem.policies.split.drafting import DraftingPolicy, drafting
@@ -123,12 +127,31 @@ class Splitting(Figures):
     kept: int = 0
 
 
+class SplitRouter(RouterPart[SplitSettings]):
+    """Learns how long answers of each middle take: the devices' own parts and their links are among it."""
+
+    def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction:
+        return by_target(self.router, wanted, endpoints["middle"], prices)._replace(
+            leaves=Leaves.HIDDEN_STATES
+        )
+
+    def learn(self, report: Report, taught: object) -> None:
+        forecast = report.forecast
+        if forecast is not None and forecast.mode == report.mode == SplitMode.name:
+            times = self.router.shared.target(forecast.target)
+            if report.ttft_s:
+                times.first.note(forecast.prompt_tokens, report.ttft_s)
+            if report.tpot_s:
+                times.step.note(forecast.load, report.tpot_s)
+
+
 class SplitMode(Mode):
     """Send hidden states up, judge what comes down."""
 
     name = "split"
     roles = (EndpointRole("middle", MIDDLE),)
     section, settings = "split", SplitSettings
+    router = SplitRouter
     figures = Splitting
     local = private = True
 

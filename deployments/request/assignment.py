@@ -171,6 +171,8 @@ class RoutingRequest:
     priority: among the account's requests that wait for room, the lowest first.
     trace: as in Sampling.
     objective: what counts for it; None: what the router's policy says.
+    content: as `policies.routing.content` has it.
+    unsuited: names of modes that would not serve it in their own way.
     """
 
     mode: str | None = None
@@ -193,6 +195,8 @@ class RoutingRequest:
     priority: int = 0
     trace: str = ""
     objective: Objective | None = None
+    content: str = ""
+    unsuited: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ class Forecast:
     expected: what the answer should bring.
     formula: what the mode's formula says, before it is corrected by what came of other answers.
     kind: class of answers by which formulas are corrected, the widest part first.
-    about: class of requests whose answers are taken to be alike.
+    about: class of requests whose answers are taken to be as long.
+    content: of the request.
     target: model of the target; "": none takes part.
     load: sessions of the target, with this one; of the device where no target takes part.
     prompt_tokens: tokens that the target takes in before it answers, those of others before it included.
@@ -46,6 +47,7 @@ class Forecast:
     formula: Prediction
     kind: tuple[str, ...]
     about: str = ""
+    content: str = ""
     target: str = ""
     load: int = 0
     prompt_tokens: int = 1

@@ -263,8 +263,10 @@ class Assigner:
         missed = self.missed.copy()
         for name in names:
             mode = MODES[name]
-            if (wanted.modes is not None and name not in wanted.modes) or (
-                mode.private and wanted.split is None
+            if (
+                name in wanted.unsuited
+                or (wanted.modes is not None and name not in wanted.modes)
+                or (mode.private and wanted.split is None)
             ):
                 continue
             part = device_part(mode)

@@ -12,7 +12,7 @@ from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
 from tandem.policies.estimators.correction import Corrections
-from tandem.policies.routing.objectives import Estimate, Prediction
+from tandem.policies.routing.objectives import NOTHING, Estimate, Prediction
 
 FEW_S = 0.01
 """Seconds that are added to times before they are compared: less is no difference."""
@@ -36,6 +36,7 @@ class Forecaster:
     ) -> None:
         self._parts, self._fleet, self._shared, self._prices = parts, around.fleet, around.shared, prices
         self._first, self._step = Corrections(), Corrections()
+        self._usd, self._joules = Corrections(0.3, 0.3), Corrections(0.3, 0.3)
 
     def forecast(
         self, mode: str, device: str | None, wanted: RoutingRequest, endpoints: Endpoints
@@ -64,6 +65,7 @@ class Forecaster:
             formula=formula,
             kind=kind,
             about=kind_of(wanted),
+            content=wanted.content,
             target="" if target is None else target.model,
             load=load,
             prompt_tokens=tokens,
@@ -80,11 +82,21 @@ class Forecaster:
         self._first.note(kind, _ratio(report.ttft_s, formula.ttft_s.value), weight)
         if report.tokens >= SHORT and report.tpot_s:
             self._step.note(kind, log(report.tpot_s / max(1e-6, formula.tpot_s.value)), weight)
+        if report.whole:
+            bill = report.bill
+            for known, came, said in (
+                (self._usd, bill.server_usd + bill.device_usd, formula.usd.value),
+                (self._joules, bill.joules, formula.joules.value),
+            ):
+                if came > 0 and said > 0:
+                    known.note(kind[:1], log(came / said))
 
     def _corrected(self, formula: Prediction, kind: Kind) -> Prediction:
         return formula._replace(
             ttft_s=_times(self._first, kind, formula.ttft_s),
             tpot_s=_times(self._step, kind, formula.tpot_s),
+            usd=_times(self._usd, kind[:1], formula.usd),
+            joules=_times(self._joules, kind[:1], formula.joules) if formula.joules.value else NOTHING,
         )
 
 

@@ -111,7 +111,7 @@ class RaceRouter(RouterPart[RaceSettings]):
             tpot_s=Estimate(course.tpot_s),
             usd=Estimate(server_usd + joules * prices.exchange_rate),
             joules=Estimate(joules),
-            lost=self.router.shared.agreement(device.model).lost.times(course.device_out),
+            lost=self.router.shared.agreement(device.model, wanted.content).lost.times(course.device_out),
             tokens=tokens,
             rate=wanted.reader_rate,
             others_s=there.others_s * (1.0 - course.device_out),

@@ -21,7 +21,14 @@ import msgspec
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, Services
 from tandem.deployments.modes.sketch.expansion import UNSEEN_RATE, Expansion, expanding_devices
 from tandem.deployments.modes.sketch.opening import IDLE, Opening
-from tandem.deployments.modes.sketch.questions import NAME, Expanders, PlanRequest, SketchBriefing, SketchPlan
+from tandem.deployments.modes.sketch.questions import (
+    NAME,
+    Expanders,
+    PlanRequest,
+    SketchBriefing,
+    SketchPlan,
+    SketchTaught,
+)
 from tandem.deployments.modes.sketch.scheduler import Expansions
 from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.deployments.modes.sketch.verification import DoubtsByModel
@@ -124,6 +131,10 @@ class SketchMode(Mode):
 
     def check(self) -> None:
         self._here()
+
+    def suits(self, job: Job) -> bool:
+        question = job.question or Question(job.prompt)
+        return self._format is not None and divisible(job.sampling) and self._settings.suitable(question)
 
     def start(self, job: Job) -> ModeRun:
         format, writer = self._here(), Writer(self._speculation, self._seen.target_token_s)
@@ -461,8 +472,10 @@ class SketchRun(ModeRun):
                     self._seen.answer_tokens.note(len(log) - shown + len(delta.ids))
                 yield replace(delta, position=len(log))
 
-    def report(self) -> object:
-        return self._writer.report()
+    def report(self) -> SketchTaught:
+        figures = self.figures
+        sentences = max(0, figures.notes - figures.openings - figures.own)
+        return SketchTaught(self._writer.report(), sentences, figures.verified, figures.rewritten)
 
 
 def divisible(sampling: Sampling) -> bool:

@@ -135,6 +135,21 @@ class SketchBriefing:
     pair: PairBriefing | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SketchTaught:
+    """Lessons of a request.
+
+    rounds: of the cloud's drafter and the target, as SpeculativeRouter.learn takes them.
+    sentences: that small models were to write.
+    verified, rewritten: as in the mode's figures.
+    """
+
+    rounds: list[object]
+    sentences: int
+    verified: int
+    rewritten: int
+
+
 class Expanders:
     """Asks the router's part of mode sketch, from an executor."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -18,9 +19,11 @@ from statistics import fmean
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
+from tandem.deployments.modes.alone import by_target
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.sketch import profiles
 from tandem.deployments.modes.sketch.loaded_models import DeviceModels
+from tandem.deployments.modes.sketch.outlook import Plan, Sketches, outlook
 from tandem.deployments.modes.sketch.profiles import Profiles
 from tandem.deployments.modes.sketch.questions import (
     Place,
@@ -29,13 +32,16 @@ from tandem.deployments.modes.sketch.questions import (
     PlanRequest,
     SketchBriefing,
     SketchPlan,
+    SketchTaught,
 )
 from tandem.deployments.modes.sketch.settings import SketchSettings
 from tandem.deployments.modes.speculative.mode import SpeculativeRouter
 from tandem.deployments.modes.speculative.settings import SpeculativeSettings
-from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
+from tandem.deployments.request.assignment import FREE, EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.pools import EXPANDER, VERIFIER, pool_name
+from tandem.policies.cost import PerToken
 from tandem.policies.estimators.moving_average import MovingAverage
+from tandem.policies.routing.objectives import Prediction
 from tandem.policies.sketch.dispatch import SketchJob
 from tandem.policies.sketch.sketch_length import Coming, SketchDecision, SketchState, SmallModel
 
@@ -43,6 +49,8 @@ ENDPOINTS_KEPT = 65_536
 """Most endpoints whose speed is kept; the longest unseen is dropped."""
 LONGEST = 100_000
 """Tokens of an answer: the longer, the better it can be sketched."""
+SAMPLED = 16
+"""Devices by which all are judged before a request is planned."""
 PATIENCE = 2.0
 """Factor on its expected duration beyond which a sketch is not waited for."""
 WORTH_IT = 0.75
@@ -131,7 +139,10 @@ class Expansions(RouterPart[SketchSettings]):
             ENDPOINTS_KEPT
         )  # seconds a token, by device and model
         self._written = Profiles()
+        self._sketches = Sketches()
+        self._able = 0  # endpoints that do
         self._waiting: dict[int, _Waiting] = {}
+        self._sample: tuple[Worker, ...] | None = None  # of what expands
         self.follow(settings)
         self._held: dict[int, _Held] = {}
         self._promised: dict[int, _Promised] = {}  # by request
@@ -143,7 +154,7 @@ class Expansions(RouterPart[SketchSettings]):
 
     def follow(self, settings: SketchSettings) -> None:
         super().follow(settings)
-        self._policy = settings.sketching.create()
+        self._policy, self._sample = settings.sketching.create(), None
         self._queue = settings.queue.create()
         for waiting in self._waiting.values():
             self._queue.add(waiting.job)
@@ -187,8 +198,55 @@ class Expansions(RouterPart[SketchSettings]):
         drafted = "drafter" in endpoints
         return SketchBriefing(self._speculation.brief(wanted, endpoints, prices) if drafted else None)
 
+    def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction | None:
+        """Return nothing where the answer would not be sketched: it is then the cloud's, and later."""
+        alone = by_target(self.router, wanted, endpoints["target"], prices)
+        if alone.tokens < self._policy.shortest or wanted.sent:
+            return None
+        full = self._speculation.predict(wanted, endpoints, prices) if "drafter" in endpoints else alone
+        state, device = self._ahead(full, "drafter" in endpoints)
+        choice = self._policy.choose(state)
+        if choice.model is None:
+            return None
+        plan = Plan(choice, state, self.router.fleet.queue(endpoints["target"]), wanted.prompt_tokens, device)
+        capability = self.settings.models[choice.model].capability
+        return outlook(full, plan, prices, self._sketches.lost(wanted.content, capability))
+
     def learn(self, report: Report, taught: object) -> None:
-        self._speculation.learn(report, taught)
+        if isinstance(taught, SketchTaught):
+            self._speculation.learn(report, taught.rounds)
+            content = "" if report.forecast is None else report.forecast.content
+            capability = max(model.capability for model in self.settings.models.values())
+            self._sketches.learn(taught, content, capability)
+
+    def _ahead(self, full: Prediction, speculates: bool) -> tuple[SketchState, PerToken]:
+        """Return the state in which an answer would be sketched, and joules per token of a device; devices are taken to
+        be like those that are listed first."""
+        if self._sample is None:
+            devices = self.router.fleet.devices
+            self._sample = tuple(self._workers(islice(devices.values(), SAMPLED)))
+            able = len({worker.endpoint.key for worker in self._sample})
+            self._able = max(able, able * len(devices) // SAMPLED)
+        workers, token_s = self._sample, full.tpot_s.value
+        busy = {held.worker.endpoint.key for held in self._held.values()}
+        waiting = tuple(Coming(0.0, waiting.job.tokens) for waiting in self._waiting.values())
+        coming = tuple(Coming(0.0, promised.tokens) for promised in self._promised.values())
+        state = SketchState(
+            tokens=round(full.tokens),
+            llm_s=lambda tokens: tokens * token_s,
+            network_s=lambda _: max((worker.endpoint.rtt_s for worker in workers), default=0.0),
+            models=tuple(
+                SmallModel(name, speed_s / token_s, known.capability, known.least_share)
+                for name, known in self.settings.models.items()
+                if (speed_s := _answer_token_s(name, workers, busy, len(waiting))) is not None
+            ),
+            devices=self._able,
+            queue=(*waiting, *coming),
+            room=self._queue.capacity,
+            under_way_s=sum(held.worker.takes_s(held.tokens) for held in self._held.values()) / 2,
+            speculates=speculates,
+        )
+        return state, next((worker.endpoint.joules for worker in workers), FREE)
 
     async def ask(self, question: PlanRequest | PlaceRequest) -> SketchPlan | Place | None:
         if isinstance(question, PlanRequest):
@@ -262,7 +320,7 @@ class Expansions(RouterPart[SketchSettings]):
             models=tuple(
                 SmallModel(name, speed_s / token_s if token_s else inf, known.capability, known.least_share)
                 for name, known in self.settings.models.items()
-                if (speed_s := self._answer_token_s(name, workers, len(coming))) is not None
+                if (speed_s := _answer_token_s(name, workers, self.busy(), len(coming))) is not None
             ),
             devices=len({worker.endpoint.key for worker in workers}),
             queue=coming,
@@ -270,15 +328,6 @@ class Expansions(RouterPart[SketchSettings]):
             under_way_s=sum(held.left_s(now_s) for held in self._held.values()),
             speculates=wanted.speculates,
         )
-
-    def _answer_token_s(self, model: str, workers: Sequence[Worker], ahead: int) -> float | None:
-        """Return the speed of the worker that a job gets which has so many others ahead of it: they take the quickest.
-        None if none has that model."""
-        busy = self.busy()
-        its = [worker for worker in workers if worker.endpoint.model == model]
-        idle = [worker for worker in its if worker.endpoint.key not in busy]
-        speeds = sorted(worker.answer_token_s for worker in idle or its)
-        return speeds[min(ahead, len(speeds) - 1)] if speeds else None
 
     async def place(self, wanted: PlaceRequest) -> Place | None:
         """Return a place for an expansion, in its turn; None if no worker could ever take it, or none was free in
@@ -347,6 +396,7 @@ class Expansions(RouterPart[SketchSettings]):
 
     def see(self) -> None:
         """Assign idle workers after a change."""
+        self._sample = None
         if not self._waiting:
             return
         busy, now_s = self.busy(), asyncio.get_running_loop().time()
@@ -406,12 +456,12 @@ class Expansions(RouterPart[SketchSettings]):
             del self._held[number]
         return {held.worker.endpoint.key for held in self._held.values()}
 
-    def _workers(self) -> Iterator[Worker]:
-        """Yield all running endpoints whose model expands."""
+    def _workers(self, records: Iterable[DeviceRecord] | None = None) -> Iterator[Worker]:
+        """Yield all running endpoints whose model expands. records: of the devices that are asked; None: of all."""
         for pool in self.router.fleet.replicas(EXPANDER):
             if pool.model in self.settings.models:
                 yield self._worker(pool, self.settings.sequences, 0.0)
-        for record in self.router.fleet.devices.values():
+        for record in self.router.fleet.devices.values() if records is None else records:
             if record.models:
                 yield from self._with_each(record)
             elif record.model in self.settings.models:
@@ -465,3 +515,12 @@ class Expansions(RouterPart[SketchSettings]):
         if endpoint.load_s + worker.takes_s(wanted.tokens) > max(wanted.target_s, wanted.dry_s):
             return False
         return wanted.model in (None, endpoint.model) and endpoint.key not in (*wanted.lost, *wanted.beside)
+
+
+def _answer_token_s(model: str, workers: Sequence[Worker], busy: Container[str], ahead: int) -> float | None:
+    """Return the speed of the worker that a job gets which has so many others ahead of it: they take the quickest.
+    None if none has that model. busy: keys of the endpoints that expand now."""
+    its = [worker for worker in workers if worker.endpoint.model == model]
+    idle = [worker for worker in its if worker.endpoint.key not in busy]
+    speeds = sorted(worker.answer_token_s for worker in idle or its)
+    return speeds[min(ahead, len(speeds) - 1)] if speeds else None

@@ -143,7 +143,10 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
         target, device, shared = endpoints["target"], endpoints.get("device"), self.router.shared
         drafter = device or endpoints["drafter"]
         known, tokens = wanted.prompt_tokens + wanted.sent, expected_tokens(self.router, wanted)
-        alone, agreement = target_alone(self.router, wanted, target), shared.agreement(drafter.model)
+        alone, agreement = (
+            target_alone(self.router, wanted, target),
+            shared.agreement(drafter.model, wanted.content),
+        )
         way = expected_way(
             self.pairs.state(drafter, target),
             alone.tpot_s,
@@ -170,7 +173,8 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
                 judged = [done for done in each.learnt if isinstance(done, PairRound)]
                 accepted = sum(done.accepted for done in judged)
                 missed = sum(done.accepted < done.drafted for done in judged)
-                self.router.shared.agreement(each.model).note(accepted, accepted + missed)
+                content = "" if report.forecast is None else report.forecast.content
+                self.router.shared.agreement(each.model, content).note(accepted, accepted + missed)
         forecast, ours = report.forecast, report.mode == SpeculativeMode.name
         limit = self.router.fleet.batch_limit
         if (

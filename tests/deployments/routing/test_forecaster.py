@@ -14,7 +14,7 @@ from tandem.deployments.request.job import LimitsNotKept
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
-from tandem.engine.base import NoCapacity
+from tandem.engine.base import NoCapacity, SplitInfo
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.objectives import OBJECTIVES, Leaves, Objective
 from tandem.policies.routing.replica import routing
@@ -186,3 +186,71 @@ def test_answers_to_requests_of_one_kind_are_taken_to_be_alike() -> None:
     few, many = (each.expected.tokens for each in expected if each is not None)
     assert few < 20
     assert many > 150
+
+
+def test_a_small_model_may_be_good_at_some_contents() -> None:
+    there = router(phone("a"))
+    agreed = there.shared.agreement
+    agreed("small", "code").note(200, 200)
+    agreed("small", "").note(10, 100)
+    lost = {}
+    for content in ("code", "", "numbers"):
+        there.see(Snapshot(2, {"verifier": VERIFIERS}, {"a": phone("a")}))
+        forecast = there.assign_now(replace(OPEN, mode="device", content=content)).forecast
+        assert forecast is not None
+        lost[content] = forecast.expected.lost.value
+    assert lost["code"] < 0.1 < lost[""]
+    assert lost["numbers"] == pytest.approx(lost[""], abs=0.05), "as all of them, while none is known"
+
+
+def test_dollars_and_joules_are_corrected_too() -> None:
+    race = replace(OPEN, mode="race")
+    there = router(phone("a", sessions=0))
+
+    def made() -> Assignment:
+        there.see(Snapshot(2, {"verifier": VERIFIERS}, {"a": phone("a")}))
+        return there.assign_now(race)
+
+    before = made().forecast
+    assert before is not None
+    bill = Bill(1, server_usd_out=3 * before.formula.usd.value, joules=3 * before.formula.joules.value)
+    for _ in range(30):
+        there.learn(replace(came(made(), 0.1, 0.02, 128), bill=bill))
+    after = made().forecast
+    assert after is not None
+    for corrected, formula in (
+        (after.expected.usd, after.formula.usd),
+        (after.expected.joules, after.formula.joules),
+    ):
+        assert corrected.value == pytest.approx(3 * formula.value, rel=0.3)
+
+
+def test_answers_are_sketched_where_small_models_are_quicker() -> None:
+    """Where they are not, or the answer is short, mode sketch is no way of its own."""
+    there, long = router(*(phone(name, decode_token_s=0.01) for name in "abc")), replace(OPEN, max_tokens=400)
+    there.see(Snapshot(2, {"verifier": VERIFIERS}, there.assigner.devices))
+    for _ in range(10):
+        there.learn(came(there.assign_now(replace(long, mode="cloud")), 0.3, 0.2, 300))
+    sketch = replace(long, mode="sketch")
+    forecast = there.assign_now(sketch).forecast
+    cloud = there.assign_now(replace(long, mode="cloud")).forecast
+    assert forecast is not None
+    assert cloud is not None
+    assert forecast.expected.tpot_s.value < cloud.expected.tpot_s.value
+    assert forecast.expected.usd.value < cloud.expected.usd.value
+    assert 0 < forecast.expected.lost.value < 0.2
+    assert there.assign_now(replace(sketch, max_tokens=40)).forecast is None
+
+
+def test_modes_that_do_not_suit_a_request_are_no_way() -> None:
+    there = router(phone("a"))
+    made = there.assign_now(replace(OPEN, unsuited=("speculative", "race", "device")))
+    assert made.mode == "cloud"
+
+
+def test_mode_split_is_a_way_of_the_device_that_drives_it() -> None:
+    there, middle = router(), EndpointInfo("middle 0", "m:0", "middle", "big", "v")
+    there.see(Snapshot(2, {"verifier": VERIFIERS, "middle": (middle,)}, {}))
+    forecast = there.assign_now(replace(OPEN, mode="split", split=SplitInfo("sum", 1, 4, 8))).forecast
+    assert forecast is not None
+    assert forecast.expected.leaves is Leaves.HIDDEN_STATES

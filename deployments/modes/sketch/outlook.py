@@ -1,0 +1,79 @@
+"""Outlook of mode sketch: what a sketched answer is expected to bring, from the plan that it would have."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tandem.deployments.learning.shared import Agreement
+from tandem.deployments.lru import LRUTable
+from tandem.deployments.modes.sketch.opening import IDLE
+from tandem.deployments.modes.sketch.questions import SketchTaught
+from tandem.deployments.request.assignment import Prices
+from tandem.policies.cost import PerToken
+from tandem.policies.estimators.moving_average import MovingAverage
+from tandem.policies.routing.objectives import Estimate, Prediction
+from tandem.policies.sketch.sketch_length import SketchDecision, SketchState
+
+NOTE = 0.2
+"""Share of a sketch that its first note has, with the length before it."""
+CONTENTS = 64
+"""Contents of requests that are told apart."""
+
+
+class Sketches:
+    """Knowledge of the router about sketched answers.
+
+    verified: share of the small models' sentences that the target judges, and writes anew where it doubts them.
+    """
+
+    def __init__(self) -> None:
+        self.verified = MovingAverage()
+        self._kept: LRUTable[str, Agreement] = LRUTable(CONTENTS)
+
+    def learn(self, taught: SketchTaught, content: str, capability: float) -> None:
+        """Learn from a request's sentences. capability: of the small models, before any was judged."""
+        if taught.sentences:
+            self.verified.note(min(1.0, taught.verified / taught.sentences))
+        if taught.verified:
+            self._sentences(content, capability).note(taught.verified - taught.rewritten, taught.verified)
+
+    def lost(self, content: str, capability: float) -> Estimate:
+        """Return the quality that a sketched answer lacks: in sentences that the target doubts and does not see."""
+        return self._sentences(content, capability).lost.times(1.0 - self.verified.value)
+
+    def _sentences(self, content: str, capability: float) -> Agreement:
+        return self._kept.of(content, lambda: Agreement(assumed=capability))
+
+
+class Plan(NamedTuple):
+    """Plan that a sketched answer would have.
+
+    choice: of the sketch's length, with a model.
+    state: that it rests on.
+    queue: share of the target's places that others have.
+    prompt: tokens of the prompt.
+    device: joules per token of the device that expands.
+    """
+
+    choice: SketchDecision
+    state: SketchState
+    queue: float
+    prompt: int
+    device: PerToken
+
+
+def outlook(full: Prediction, plan: Plan, prices: Prices, lost: Estimate) -> Prediction:
+    """Return what a sketched answer is expected to bring. full: the same of the target's own."""
+    sketch, latency_s = plan.choice.tokens, plan.choice.latency_s
+    written_s = plan.state.llm_s(sketch)
+    wait_s = NOTE * written_s if plan.queue < IDLE else written_s + NOTE * (latency_s - written_s)
+    joules = plan.device.of(plan.prompt + sketch, round(full.tokens))
+    return full._replace(
+        ttft_s=full.ttft_s._replace(value=full.ttft_s.value + wait_s),
+        tpot_s=Estimate(max(0.0, latency_s - wait_s) / max(1.0, full.tokens - 1.0)),
+        usd=Estimate(prices.server.of(plan.prompt, sketch) + joules * prices.exchange_rate),
+        joules=Estimate(joules),
+        lost=lost,
+        others_s=full.others_s * sketch / max(1.0, full.tokens),
+        informs=0.0,
+    )
