@@ -3,6 +3,8 @@ them, lengths of answers, and how often small models say what the target would."
 
 from __future__ import annotations
 
+from typing import Any
+
 from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
 from tandem.deployments.request.assignment import EndpointInfo
@@ -105,6 +107,15 @@ class Shared:
         self._by_kind: LRUTable[str, Outputs] = LRUTable(KEPT)
         self._agreements: LRUTable[tuple[str, str], Agreement] = LRUTable(KEPT)
         self._all = Agreement()
+        self._planned: object = None
+        self._of_planned: dict[str, Any] = {}
+
+    def planned(self, wanted: object) -> dict[str, Any]:
+        """Return what is known of all ways to answer the request that is planned now, to add more; empty for another
+        object."""
+        if self._planned is not wanted:
+            self._planned, self._of_planned = wanted, {}
+        return self._of_planned
 
     def target(self, model: str) -> TargetTimes:
         """Return the times of a model's replicas."""

@@ -25,18 +25,35 @@ class Alone(NamedTuple):
     assumed: bool = False
 
 
-def kind_of(wanted: RoutingRequest) -> str:
+def kind_of(around: Surroundings, wanted: RoutingRequest) -> str:
     """Return the class of requests whose answers are taken to be alike."""
-    return f"{wanted.account} {wanted.max_tokens.bit_length()} {wanted.prompt_tokens.bit_length()}"
+    known = around.shared.planned(wanted)
+    if (kind := known.get("kind")) is None:
+        kind = known["kind"] = (
+            f"{wanted.account} {wanted.max_tokens.bit_length()} {wanted.prompt_tokens.bit_length()}"
+        )
+    return str(kind)
 
 
 def expected_tokens(around: Surroundings, wanted: RoutingRequest) -> float:
     """Return the expected tokens of the rest of the answer."""
-    return max(1.0, around.shared.remaining(kind_of(wanted), wanted.sent, wanted.max_tokens))
+    known = around.shared.planned(wanted)
+    if (tokens := known.get("tokens")) is None:
+        tokens = max(1.0, around.shared.remaining(kind_of(around, wanted), wanted.sent, wanted.max_tokens))
+        known["tokens"] = tokens
+    return float(tokens)
 
 
 def target_alone(around: Surroundings, wanted: RoutingRequest, target: EndpointInfo) -> Alone:
     """Return a target's times, with the load that it has."""
+    planned = around.shared.planned(wanted)
+    if (known := planned.get(target.key)) is None:
+        known = planned[target.key] = _target_alone(around, wanted, target)
+    found: Alone = known
+    return found
+
+
+def _target_alone(around: Surroundings, wanted: RoutingRequest, target: EndpointInfo) -> Alone:
     times, tokens = around.shared.target(target.model), expected_tokens(around, wanted)
     load, limit = around.fleet.load(target) + 1, around.fleet.batch_limit
     step_s = times.step.step_s(min(load, limit))

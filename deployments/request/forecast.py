@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tandem.policies.routing.collaboration import Reason
@@ -25,8 +24,7 @@ class Compared(NamedTuple):
     held: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(NamedTuple):
     """Forecast of one answer.
 
     expected: what the answer should bring.

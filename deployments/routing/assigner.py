@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import NoReturn
+from copy import copy
+from typing import NoReturn, Protocol
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.lru import LRUTable
@@ -23,6 +23,7 @@ from tandem.deployments.request.job import LimitsNotKept, NoSuchDevice, UnknownM
 from tandem.deployments.request.pools import DEVICE, POOLS
 from tandem.deployments.routing.device_index import DeviceIndex
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.forecaster import Predicted, Way
 from tandem.engine.base import EngineError, EngineStopped, NoCapacity
 from tandem.engine.split.base import SplitMismatch, misfit
 from tandem.policies.cost import PerToken
@@ -34,6 +35,7 @@ from tandem.policies.routing.collaboration import (
     DevicePart,
     NothingAllowed,
     NothingUp,
+    Reason,
 )
 from tandem.policies.routing.objectives import Candidate
 from tandem.policies.routing.replica import ReplicaView, RoutingPolicy
@@ -54,19 +56,19 @@ KEPT = 4096
 COMPARED = 3
 """Devices with which each mode is compared, the ones that the policy prefers."""
 
-Predict = Callable[[str, str | None, RoutingRequest, Endpoints], Forecast | None]
-"""Forecasts an answer in a mode, with a device or without one, by endpoints."""
 
+class Forecasting(Protocol):
+    """Forecasts answers for policies that compare them."""
 
-def no_forecast(
-    mode: str, device: str | None, wanted: RoutingRequest, endpoints: Endpoints
-) -> Forecast | None:
-    """Return that nothing is known."""
-    return None
+    def predict(self, mode: str, wanted: RoutingRequest, endpoints: Endpoints) -> Predicted | None: ...
+
+    def forecast(
+        self, way: Way, predicted: Predicted, wanted: RoutingRequest, reason: Reason
+    ) -> Forecast: ...
 
 
 class Ways:
-    """Ways to answer one request: their endpoints and forecasts, by mode and device.
+    """Ways to answer one request: their endpoints and predictions, by mode and device.
 
     replicas: that routing policies have picked for the request, by role's kind, so that no policy is asked twice.
     devices: their endpoints, by name.
@@ -76,7 +78,7 @@ class Ways:
     __slots__ = ("devices", "found", "full", "replicas")
 
     def __init__(self) -> None:
-        self.found: dict[tuple[str, str | None], tuple[Endpoints, Forecast]] = {}
+        self.found: dict[tuple[str, str | None], tuple[Endpoints, Predicted]] = {}
         self.replicas: dict[tuple[str, bool], EndpointInfo | None] = {}
         self.devices: dict[str, EndpointInfo] = {}
         self.full = False
@@ -90,7 +92,7 @@ class Assigner:
     price: the model's own, dollars per token, of replicas without one; None: the usual one.
     usual_price: of models without their own; the application's, which may change.
     missed: by pool, requests that went on without it as it was empty.
-    predict: forecasts answers for policies that compare them.
+    forecaster: of answers, for policies that compare them; None: nothing is known.
 
     Every pool has a routing policy of its own: one that takes turns would otherwise give a request's verifier and its
     drafter alternate turns, and all requests the same verifier. A snapshot's loads are old by the time a burst
@@ -108,7 +110,7 @@ class Assigner:
         self.usual_price = PerToken(0.0, 0.0)
         self._new_routing, self._routing = routing, dict[str, RoutingPolicy]()
         self.missed = Counter[str]()
-        self.predict: Predict = no_forecast
+        self.forecaster: Forecasting | None = None
         self._version = 0
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
         self._devices = DeviceIndex(collaboration.preference)
@@ -189,7 +191,10 @@ class Assigner:
             raise NoEndpoint(str(error)) from None
         name, forecast = chosen.mode, None
         if chosen.reason is not None and (way := ways.found.get((name, chosen.device))) is not None:
-            cast, forecast = way[0], replace(way[1], reason=chosen.reason)
+            assert self.forecaster is not None
+            cast, predicted = way
+            taken = Way(name, chosen.device, cast)
+            forecast = self.forecaster.forecast(taken, predicted, wanted, chosen.reason)
         else:
             while isinstance(found := self._cast(MODES[name], chosen.device, wanted, retry_lost, now_s), str):
                 name = found
@@ -252,8 +257,9 @@ class Assigner:
         self, wanted: RoutingRequest, ways: Ways, retry_lost: bool, now_s: float
     ) -> list[Candidate]:
         """Return the ways to answer a request that its wishes leave open, and put them into `ways`."""
-        if self.predict is no_forecast:
+        if self.forecaster is None:
             return []
+        wanted = copy(wanted)  # what its ways have in common is kept by object
         names = MODES if wanted.mode is None else (wanted.mode,)
         asked = None if wanted.device == ANY_DEVICE else wanted.device
         among = wanted.devices if asked is None else (asked,) if isinstance(asked, str) else asked
@@ -281,10 +287,10 @@ class Assigner:
                     continue
                 if isinstance(cast, str) or (device is None and part is DevicePart.MAY and len(cast) < 2):
                     continue
-                if (forecast := self.predict(name, device, wanted, cast)) is not None:
-                    ways.found[name, device] = cast, forecast
+                if (predicted := self.forecaster.predict(name, wanted, cast)) is not None:
+                    ways.found[name, device] = cast, predicted
         self.missed = missed
-        return [Candidate(*way, forecast.expected) for way, (_, forecast) in ways.found.items()]
+        return [Candidate(*way, predicted.expected) for way, (_, predicted) in ways.found.items()]
 
     def _is_free(self, device: str, wanted: RoutingRequest, ways: Ways) -> bool:
         """Return whether a device has room for a request that it has not refused or lost."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.alone import kind_of
@@ -12,6 +12,7 @@ from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
 from tandem.policies.estimators.correction import Corrections
+from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import NOTHING, Estimate, Prediction
 
 FEW_S = 0.01
@@ -19,6 +20,22 @@ FEW_S = 0.01
 ASSUMED = 0.05
 """Weight of what corrects an assumed time: that is replaced by a measured one soon."""
 Kind = tuple[str, ...]
+
+
+class Predicted(NamedTuple):
+    """Prediction of one way to answer; the fields are those of a Forecast."""
+
+    expected: Prediction
+    formula: Prediction
+    kind: Kind
+
+
+class Way(NamedTuple):
+    """A way to answer: a mode, the device that takes part, if one does, and all endpoints by role."""
+
+    mode: str
+    device: str | None
+    endpoints: Endpoints
 
 
 class Forecaster:
@@ -34,42 +51,49 @@ class Forecaster:
         around: Surroundings,
         prices: Callable[[RoutingRequest, Endpoints], Prices],
     ) -> None:
+        self._around = around
         self._parts, self._fleet, self._shared, self._prices = parts, around.fleet, around.shared, prices
         self._first, self._step = Corrections(), Corrections()
         self._usd, self._joules = Corrections(0.3, 0.3), Corrections(0.3, 0.3)
 
-    def forecast(
-        self, mode: str, device: str | None, wanted: RoutingRequest, endpoints: Endpoints
-    ) -> Forecast | None:
+    def predict(self, mode: str, wanted: RoutingRequest, endpoints: Endpoints) -> Predicted | None:
         """Return what an answer by these endpoints is expected to bring; None where the mode cannot say."""
         formula = self._parts[mode].predict(wanted, endpoints, self._prices(wanted, endpoints))
         if formula is None:
             return None
-        target = next((each for each in endpoints.values() if not each.device), None)
         kind: Kind = (mode,)
+        for each in endpoints.values():
+            if not each.device:
+                kind += (f"{mode} {each.model} {(self._fleet.load(each) + 1).bit_length()}",)
+                break
+        for each in endpoints.values():
+            if each.device:
+                kind += (f"{kind[-1]} {each.name} {self._fleet.load(each).bit_length()}",)
+        return Predicted(self._corrected(formula, kind), formula, kind)
+
+    def forecast(self, way: Way, predicted: Predicted, wanted: RoutingRequest, reason: Reason) -> Forecast:
+        """Return the forecast of the way that is taken."""
+        target = next((each for each in way.endpoints.values() if not each.device), None)
         load, tokens, token_s = 0, wanted.prompt_tokens + wanted.sent, 0.0
         if target is not None:
             token_s = self._shared.target(target.model).first.token_s
             tokens += round(self._fleet.pending(target, token_s))
             load = self._fleet.load(target) + 1
-            kind += (f"{mode} {target.model} {load.bit_length()}",)
-        for each in endpoints.values():
-            if each.device:
-                sessions = self._fleet.load(each)
-                kind += (f"{kind[-1]} {each.name} {sessions.bit_length()}",)
-                load = load or sessions + 1
+        for each in way.endpoints.values():
+            load = load or self._fleet.load(each) + 1
         return Forecast(
-            mode=mode,
-            device=device,
-            expected=self._corrected(formula, kind),
-            formula=formula,
-            kind=kind,
-            about=kind_of(wanted),
+            mode=way.mode,
+            device=way.device,
+            expected=predicted.expected,
+            formula=predicted.formula,
+            kind=predicted.kind,
+            about=kind_of(self._around, wanted),
             content=wanted.content,
             target="" if target is None else target.model,
             load=load,
             prompt_tokens=tokens,
             token_s=token_s,
+            reason=reason,
         )
 
     def learn(self, report: Report) -> None:

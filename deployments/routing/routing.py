@@ -71,7 +71,7 @@ class Routing:
             name: mode.router(modes.get(name) or mode.settings(), around) for name, mode in MODES.items()
         }
         self.forecaster = Forecaster(self.modes, around, self._prices)
-        assigner.predict = self.forecaster.forecast
+        assigner.forecaster = self.forecaster
         self._may_dial_in = may_dial_in
         self._news = asyncio.Event()
         self._informed = False

@@ -67,27 +67,46 @@ class Corrections:
         self._seen: dict[str, _Seen] = {}
         self._all = _Seen()
         self._turn = 0
+        # Since the last observation, by names: what was asked for, and what that rests on.
+        self._found: dict[tuple[str, ...], Correction] = {}
+        self._wider: dict[tuple[str, ...], tuple[float, float, float]] = {}
 
-    def of(self, names: Sequence[str]) -> Correction:
+    def of(self, names: tuple[str, ...]) -> Correction:
         """Return the factor of a class."""
-        log, noise2, doubt2 = 0.0, self._noise**2, self._doubt**2
-        turn, known = self._turn, self._seen
-        for seen in (self._all, *map(known.get, names)):
-            if seen is None or not seen.n:
-                continue
-            n = seen.n * (TURNS / (TURNS + turn - seen.turn))
-            mean = seen.logs / seen.n
-            spread2 = max(0.0, seen.squares / seen.n - mean * mean)
-            share = n / (n + WEIGHT)
-            noise2 += share * (spread2 + 1e-4 - noise2)
-            log += share * (mean - log)
-            doubt2 = (1.0 - share) * doubt2 + share * share * noise2 / n
-        return Correction(log, sqrt(noise2), sqrt(doubt2))
+        found = self._found.get(names)
+        if found is None:
+            log, noise2, doubt2 = self._known(names)
+            found = self._found[names] = Correction(log, sqrt(noise2), sqrt(doubt2))
+        return found
+
+    def _known(self, names: tuple[str, ...]) -> tuple[float, float, float]:
+        """Return the logarithm, and the variances of the noise and the doubt."""
+        wider = self._wider.get(names)
+        if wider is None:
+            if names:
+                seen, before = self._seen.get(names[-1]), self._known(names[:-1])
+            else:
+                seen, before = self._all, (0.0, self._noise**2, self._doubt**2)
+            wider = self._wider[names] = (
+                before if seen is None or not seen.n else self._narrowed(before, seen)
+            )
+        return wider
+
+    def _narrowed(self, wider: tuple[float, float, float], seen: _Seen) -> tuple[float, float, float]:
+        log, noise2, doubt2 = wider
+        n = seen.n * (TURNS / (TURNS + self._turn - seen.turn))
+        mean = seen.logs / seen.n
+        spread2 = max(0.0, seen.squares / seen.n - mean * mean)
+        share = n / (n + WEIGHT)
+        noise2 += share * (spread2 + 1e-4 - noise2)
+        return log + share * (mean - log), noise2, (1.0 - share) * doubt2 + share * share * noise2 / n
 
     def note(self, names: Sequence[str], log: float, weight: float = 1.0) -> None:
         """Record the logarithm of what came over what the formula said. weight: of the observation, at most 1."""
         log = min(MOST, max(-MOST, log))
         self._turn += 1
+        self._found.clear()
+        self._wider.clear()
         self._all.note(log, weight, self._turn)
         for name in names:
             seen = self._seen.pop(name) if name in self._seen else _Seen()

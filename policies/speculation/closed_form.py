@@ -16,7 +16,6 @@ smaller one; and what is not chosen is tried again when that costs little beside
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import exp, inf, log
 from typing import NamedTuple
 
@@ -142,6 +141,19 @@ class Way(NamedTuple):
     steps: float
 
 
+class Assumed(NamedTuple):
+    """Figures that count where no round was seen.
+
+    draft_s, alone_s: seconds per token of the drafter, and of the target alone.
+    alpha: acceptance.
+    """
+
+    draft_s: float = 0.0
+    alone_s: float = 0.0
+    alpha: float = FIRST_ALPHA
+
+
+NOTHING_KNOWN = Assumed()
 LIKELY = (2, 4, 8)
 """Windows that are compared where only the time is asked for."""
 
@@ -153,15 +165,7 @@ def expected_way(state: WindowState, alone_s: float, draft_s: float, alpha: floa
     draft_s: seconds that the drafter takes for a token, by what it tells; counts where no round was seen.
     alpha: acceptance, where no round of the target's pairs was seen.
     """
-    if not (state.draft_s and state.verify_s and state.alone_s and state.prior):
-        state = replace(
-            state,
-            draft_s=state.draft_s or draft_s or state.shared_draft_s,
-            verify_s=state.verify_s or state.shared_verify_s or alone_s,
-            alone_s=state.alone_s or alone_s,
-            prior=state.prior or alpha,
-        )
-    costs = Costs(state)
+    costs = Costs(state, Assumed(draft_s, alone_s, alpha))
     gamma = min(LIKELY, key=costs.drafted)
     least = costs.drafted(gamma)
     if min(costs.alone, costs.fused) < least:
@@ -194,9 +198,9 @@ class Costs:
         "seen",
     )
 
-    def __init__(self, state: WindowState) -> None:
-        verify_s = state.verify_s or state.shared_verify_s
-        alone_s = state.alone_s or verify_s  # a verification gives a token at least
+    def __init__(self, state: WindowState, assumed: Assumed = NOTHING_KNOWN) -> None:
+        verify_s = state.verify_s or state.shared_verify_s or assumed.alone_s
+        alone_s = state.alone_s or assumed.alone_s or verify_s  # a verification gives a token at least
         if state.own > 1:  # what it finds in rounds, it would find alone in less time
             alone_s = min(alone_s, verify_s / state.own)
         self.alone = log(max(FLOOR_S, alone_s))
@@ -206,12 +210,12 @@ class Costs:
         if state.verify_least_s:
             seen = state.judged / (state.judged + SEEN)
             verify_s = seen * verify_s + (1 - seen) * min(verify_s, IDLE * state.verify_least_s)
-        prior = state.prior or FIRST_ALPHA
+        prior = state.prior or assumed.alpha
         self._alpha = (prior * WEIGHT + state.alpha * state.judged) / (WEIGHT + state.judged)
-        self._draft_s, self._rtt_s = state.draft_s or state.shared_draft_s, state.rtt_s
+        self._draft_s, self._rtt_s = state.draft_s or assumed.draft_s or state.shared_draft_s, state.rtt_s
         self._verify_s, self._own = verify_s, state.own
         self._drafted, self._draft_verify_s = state.drafted, 0.0
-        if state.drafted and state.alone_s:
+        if state.drafted and (state.alone_s or assumed.alone_s):
             self._draft_verify_s = max(0.0, verify_s - alone_s) / state.drafted
         self.seen = self.drafted(round(state.drafted) or FIRST_DRAFTS)
 

@@ -226,7 +226,7 @@ def test_dollars_and_joules_are_corrected_too() -> None:
 
 
 def test_answers_are_sketched_where_small_models_are_quicker() -> None:
-    """Where they are not, or the answer is short, mode sketch is no way of its own."""
+    """Mode sketch is no way of its own where they are not, or the answer is short."""
     there, long = router(*(phone(name, decode_token_s=0.01) for name in "abc")), replace(OPEN, max_tokens=400)
     there.see(Snapshot(2, {"verifier": VERIFIERS}, there.assigner.devices))
     for _ in range(10):
