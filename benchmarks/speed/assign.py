@@ -15,7 +15,7 @@ from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.race.router import RaceRouter
 from tandem.deployments.modes.speculative.mode import SpeculativeRouter
-from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Directory, Snapshot
@@ -32,6 +32,7 @@ class RouterCosts(NamedTuple):
     """CPU milliseconds.
 
     assign: of an assignment, by mode and by how a device is wished for.
+    auto: of one by policy `auto`, where mode and device are left open.
     report: of taking in what an answer has taught.
     snapshot: of taking over a whole snapshot.
     changes: of a second in which every tenth device changes, told in ten parts.
@@ -39,6 +40,7 @@ class RouterCosts(NamedTuple):
     """
 
     assign: dict[str, float]
+    auto: float
     report: float
     snapshot: float
     changes: float
@@ -94,7 +96,33 @@ def router_costs(devices: int) -> RouterCosts:
         for first in range(0, devices, 1000):
             directory.register(records[first : first + 1000], now_s)
 
-    return RouterCosts(assign, _ms(reports) / REQUESTS, snapshot, _ms(changes), _ms(signs_of_life))
+    auto = _auto_ms(whole, pools["verifier"], records)
+    return RouterCosts(assign, auto, _ms(reports) / REQUESTS, snapshot, _ms(changes), _ms(signs_of_life))
+
+
+def _auto_ms(whole: Snapshot, verifiers: tuple[EndpointInfo, ...], records: list[DeviceRecord]) -> float:
+    """Return the milliseconds of a decision by policy `auto` after as many answers, from which it has learnt."""
+    router = Routing(Assigner(collaboration.create("auto"), lambda: routing.create("jsq"), 64))
+    _teach(router, verifiers, records)
+    router.see(whole)
+    numbers = itertools.count(1)
+
+    def burst() -> list[Assignment]:
+        return [
+            router.assign_now(
+                RoutingRequest(request=number, prompt_tokens=39, account=f"key-{number % 50}"),
+                now_s=number / 50,
+            )
+            for number in itertools.islice(numbers, REQUESTS)
+        ]
+
+    for made in burst():
+        bill = Bill(1, Used(39, 100), 1e-5, 9e-5)
+        came = Report(
+            "key-1", "", 100, True, bill, mode=made.mode, ttft_s=0.3, tpot_s=0.03, forecast=made.forecast
+        )
+        router.learn(came)
+    return _ms(burst) / REQUESTS
 
 
 def _teach(router: Routing, verifiers: tuple[EndpointInfo, ...], records: list[DeviceRecord]) -> None:
