@@ -15,6 +15,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from tandem.benchmarks.choice.workloads import MODES, Workload
+from tandem.deployments.request.tokenlog import Origin
 from tandem.policies.reader.quality import stall_s
 from tandem.policies.routing.objectives import Objective
 from tandem.simulator.results.answer import SimulatedAnswer
@@ -33,7 +34,8 @@ def loss(answer: SimulatedAnswer, objective: Objective) -> float:
         return values.second_usd * FAILED_S + values.quality_usd
     accepted = answer.request.acceptance or b""
     lost = 1.0 - sum(accepted) / len(accepted) if accepted else 0.0
-    share = stats.by_origin.get("device", 0) / answer.tokens
+    small = stats.by_origin.get(Origin.DEVICE, 0) + stats.by_origin.get(Origin.EXPANSION, 0)
+    share = small / answer.tokens
     waited_s = stall_s(answer.times_s or (), answer.rate) if answer.rate else answer.last_s - answer.first_s
     return stats.usd + values.second_usd * (answer.ttft_s + waited_s) + values.quality_usd * lost * share
 

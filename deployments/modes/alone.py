@@ -60,7 +60,10 @@ def _target_alone(around: Surroundings, wanted: RoutingRequest, target: Endpoint
     waiting = max(0, load - limit)  # an answer ends every tokens · step / limit seconds
     pending = around.fleet.pending(target, times.first.token_s)
     first_s = times.first_token_s(target, wanted.prompt_tokens + wanted.sent + round(pending))
-    slowed_s = min(load, limit) * times.step.token_s * tokens if times.step.seen else 0.0
+    slowed_s = 0.0
+    if times.step.seen:  # whoever is in a step waits for all of its positions, the prompts' among them
+        prompt_s = times.first.token_s * wanted.prompt_tokens if times.first.seen else 0.0
+        slowed_s = min(load, limit) * (times.step.token_s * tokens + prompt_s)
     assumed = not (times.first.seen and times.step.seen)
     return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s, assumed)
 

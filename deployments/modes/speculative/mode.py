@@ -161,7 +161,7 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
             joules=Estimate(joules),
             tokens=tokens,
             rate=wanted.reader_rate,
-            others_s=alone.others_s * way.steps,
+            others_s=alone.others_s * (way.steps + way.drafted),
             assumed=alone.assumed,
             informs=agreement.lost.value * agreement.lost.doubt if device and way.drafted else 0.0,
         )
