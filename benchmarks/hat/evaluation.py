@@ -15,6 +15,8 @@ The paper's claim (TTFT −41 … −54 %, TBT −41 … −77 %) is that of CNN
 ttft_cut_min, tbt_cut_min: by how much HAT's is less than the best baseline's, be that one with the settings chosen here
 or with the paper's (chunks of 128, drafts of 8); *_published: in that reading, all with the paper's; *_specbench: with
 SpecBench at 6 requests/s; *_wifi: the same on measured Wi-Fi. Medians over seeds, *_range their range.
+ttft_cut_coded_min: the same with HAT's hidden states in `int6`, which no baseline of the paper has;
+ttft_cut_equal_bytes_min: with those of HAT and of the baselines in it.
 ablation_in_order: whether the rows of Table V have the paper's order in TBT, and chunked ones less TTFT than others,
 for both data sets, with HAT's chosen settings; ablation_pairs: share of the pairs of rows that have.
 accepted_length: tokens of a round with η = 0.6, one device, as in Table IV. It is what the acceptance was set by.
@@ -25,6 +27,7 @@ prefill_sla: share of HAT's requests with a TTFT of 350 ms or less per 128 token
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from statistics import median
 from typing import NamedTuple
@@ -51,6 +54,7 @@ HAT, U_SHAPE, U_SARATHI, U_MEDUSA = "HAT", "U-shape", "U-Sarathi", "U-Medusa"
 BASELINES = (U_SHAPE, U_SARATHI, U_MEDUSA)
 RATES = {SPECBENCH.name: (4.0, 6.0, 9.0), CNNDM.name: (4.0,)}
 CELLS = ((SPECBENCH, 6.0), (CNNDM, 4.0))
+CODED = "int6"
 TREE = 8  # tokens that the paper's U-Medusa verifies
 
 
@@ -211,6 +215,11 @@ def _rivals(chosen: Chosen, dataset: Dataset) -> list[System]:
     return [system for name in BASELINES for system in (chosen[dataset.name, name], PUBLISHED[name])]
 
 
+def coded(systems: Iterable[System]) -> list[System]:
+    """Return the systems with hidden states in an entropy code."""
+    return [replace(system, wire=CODED) for system in systems]
+
+
 def runs(chosen: Chosen, seeds: int) -> list[Run]:
     """Return all runs to judge."""
     wanted: list[Run] = []
@@ -224,6 +233,8 @@ def runs(chosen: Chosen, seeds: int) -> list[Run]:
             wanted += [Run(dataset.name, system, rate, seed) for system in rows]
             for one in PUBLISHED.values():
                 wanted += [Run(dataset.name, one, rate, seed, everything=back) for back in (False, True)]
+            for system in coded([chosen[dataset.name, HAT], *_rivals(chosen, dataset)]):
+                wanted.append(Run(dataset.name, system, rate, seed))
             for system in (PAPERS, PUBLISHED[U_MEDUSA]):
                 wanted.append(Run(dataset.name, system, ALONE, seed, devices=1))
         if _has_wifi():
@@ -264,6 +275,11 @@ def figures(results: Results, chosen: Chosen) -> dict[str, float | bool | list[f
             theirs = [PUBLISHED[name] for name in BASELINES]
             cuts = _least_cut(results, dataset, rate, f"{metric}_s", PAPERS, theirs, everything=True)
             found[f"{metric}_cut_min{suffix}_published"] = _summed(cuts)[0]
+        rivals = _rivals(chosen, dataset)
+        (ours,) = coded([chosen[dataset.name, HAT]])
+        for name, theirs in (("coded", rivals), ("equal_bytes", coded(rivals))):
+            cuts = _least_cut(results, dataset, rate, "ttft_s", ours, theirs)
+            found[f"ttft_cut_{name}_min{suffix}"] = _summed(cuts)[0]
     if _has_wifi():
         ours, theirs = chosen[SPECBENCH.name, HAT], _rivals(chosen, SPECBENCH)
         for metric in ("ttft", "tbt"):
@@ -352,6 +368,10 @@ def _table_of_systems(results: Results, chosen: Chosen, dataset: Dataset) -> Non
             rows += [
                 row(name, one, rate, f"{rate:g}/s, published", everything=True)
                 for name, one in PUBLISHED.items()
+            ]
+            rows += [
+                row(name, coded([chosen[dataset.name, name]])[0], rate, f"{rate:g}/s, {CODED}")
+                for name in CANDIDATES
             ]
     if dataset is SPECBENCH and _has_wifi():
         rows += [

@@ -16,7 +16,7 @@ lognormal of the paper's mean and deviation. Answers: at most 128 tokens; the me
 Requests: Poisson arrivals, each at a device drawn by lot.
 Acceptance: every draft independently, so that with η = 0.6 a round gives the paper's 2.06 and 1.98 tokens, and a draft
 of 8 by Medusa's heads 1.89 and 1.75. These are inputs. How sure the drafter is of each: `simulator.engines.guesses`.
-Hidden states: 16 bits a number, 4096 and 5120 numbers; weights too.
+Hidden states: 16 bits a number unless said otherwise, 4096 and 5120 numbers; weights 16 bits too.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class System:
     drafter: adapter, heads, or none.
     server_chunk: positions of prompts in a step of the middle; None for what the simulator derives: whole ones.
     step: tokens of a prompt that a device computes at once.
+    wire: number format of hidden states on their way up.
     """
 
     chunking: Choice = field(default_factory=lambda: {"name": "hat"})
@@ -98,6 +99,7 @@ class System:
     drafter: str = "adapter"
     server_chunk: int | None = None
     step: int = 128
+    wire: str = "float16"
 
     def __str__(self) -> str:
         def said(choice: Choice) -> str:
@@ -107,6 +109,8 @@ class System:
         parts = [said(self.chunking), said(self.drafting), said(self.parallel)]
         if self.server_chunk is not None:
             parts.append(f"chunks of {self.server_chunk} at the server")
+        if self.wire != "float16":
+            parts.append(self.wire)
         return ", ".join(part for part in parts if part != "none")
 
 
@@ -164,7 +168,7 @@ def setting(
                 "drafting": dict(system.drafting),
                 "parallel_drafting": dict(system.parallel),
                 "drafter": system.drafter,
-                "wire": "float16",
+                "wire": system.wire,
                 "engine": {"token_budget": system.step},
             },
             "targets": [
