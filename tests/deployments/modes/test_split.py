@@ -166,7 +166,7 @@ async def test_answers_have_the_form_asked_for(tmp_path: Path) -> None:
     """The device alone knows it, and says what the whole model says."""
     async with made(tmp_path, adapter=0.0) as parts:
         middle, accepted, texts = Overheard(parts.middle), 0, set()
-        world = World(middles=[middle], **told(parts))
+        world = World(middles=[middle], limits=Limits(), **told(parts))
         spelling = Tokenizer.load(parts.model)
         for prompt in PROMPTS:
             expected = await parts.answer(prompt, ruled())
@@ -362,7 +362,7 @@ async def test_cancelling_reaches_both_sides(forwards: int, tmp_path: Path) -> N
         asking.cancel()
         await asyncio.wait((asking,))
         await nothing_is_left(world, parts)
-        world = World(middles=[parts.middle], **told(parts))
+        world = World(middles=[parts.middle], limits=Limits(), **told(parts))
         async with aclosing(world.executor.run(job(LONG))) as deltas:
             await anext(deltas)
             assert (await parts.outer.stats()).sessions == 1
@@ -377,7 +377,7 @@ async def test_a_small_middle_is_shared_as_its_policy_says(name: str, tmp_path: 
         prompts = [[20 + i] * 30 for i in range(5)]
         reading = msgspec.structs.replace(GREEDY, reader_rate=100.0)
         expected = [await parts.answer(prompt, reading) for prompt in prompts]
-        world = World(middles=[parts.middle], **told(parts))
+        world = World(middles=[parts.middle], limits=Limits(), **told(parts))
         answers = await asyncio.gather(*(answer(world.executor, job(prompt, reading)) for prompt in prompts))
         for (deltas, stats), whole in zip(answers, expected, strict=True):
             assert (ids_of(deltas), stats.replans) == (whole.ids, 0)
@@ -399,7 +399,7 @@ async def test_what_a_client_asks_for_means_what_it_means_elsewhere(
     sampling: Sampling, tmp_path: Path
 ) -> None:
     async with made(tmp_path) as parts:
-        world = World(middles=[parts.middle], **told(parts))
+        world = World(middles=[parts.middle], limits=Limits(), **told(parts))
         for prompt in PROMPTS:
             expected = await parts.answer(prompt, sampling)
             deltas, _ = await answer(world.executor, job(prompt, sampling))
@@ -411,7 +411,9 @@ async def test_what_a_client_asks_for_means_what_it_means_elsewhere(
 async def test_sampling_is_the_devices(tmp_path: Path) -> None:
     """Without drafts, with a temperature, a seed gives what the whole model gives with it."""
     async with made(tmp_path) as parts:
-        world = World(middles=[parts.middle], **told(parts, drafts=lambda: drafting.create("none")))
+        world = World(
+            middles=[parts.middle], limits=Limits(), **told(parts, drafts=lambda: drafting.create("none"))
+        )
         for seed in range(3):
             sampling = Sampling(max_tokens=12, ignore_eos=True, temperature=0.8, top_p=0.9, seed=seed)
             expected = await parts.answer(LONG, sampling)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tandem.cluster.link.link import Link, LinkProfile
@@ -16,6 +17,7 @@ from tandem.cluster.wire.client import connect
 from tandem.cluster.wire.frames import AnyFrame, decode, pack_bits, pack_ids
 from tandem.cluster.wire.listener import serve_engines
 from tandem.deployments.modes.split import CHUNKS_UNDER_WAY, SplitMode, Splitting
+from tandem.deployments.request.timeouts import Limits
 from tandem.engine import family
 from tandem.engine.base import Engine, Sampling
 from tandem.engine.split import coded
@@ -109,7 +111,7 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
         words = "Tell me about the town of Marworth."
         prompt = text.render_chat([{"role": "user", "content": words}])
         sampling = Sampling(max_tokens=20, ignore_eos=True, stop=("qqq",), seed=12345, reader_rate=5.0)
-        world = World(middles=[remote], **told(parts))
+        world = World(middles=[remote], limits=Limits(), **told(parts))
         deltas, stats = await answer(world.executor, job(prompt, sampling))
         await nothing_is_left(world, parts)
         said = ids_of(deltas)
@@ -121,7 +123,8 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
         for _, frame in tap.seen:
             if isinstance(frame, frames.Open):
                 assert (frames.unpack_ids(frame.prompt), frames.unpack_ids(frame.log)) == ([], [])
-                assert frame.sampling == sent
+                assert msgspec.structs.replace(frame.sampling, kept="") == sent
+                assert len(bytes.fromhex(frame.sampling.kept)) == 16, "a handle drawn at random"
             elif isinstance(frame, frames.Forward):
                 assert frame.hidden.shape[1] == parts.outer.split.hidden
         wire = bytes(tap.wire)
@@ -140,7 +143,7 @@ async def test_no_frame_has_a_token_or_a_word(tmp_path: Path) -> None:
 async def test_chunks_travel_while_others_are_computed(overlap: bool, tmp_path: Path) -> None:
     """If overlap is allowed, the next ones arrive before one is answered."""
     async with made(tmp_path) as parts, tapped(parts.middle) as (remote, tap):
-        world = World(middles=[remote], **told(parts, lambda: FixedChunks(4, overlap)))
+        world = World(middles=[remote], limits=Limits(), **told(parts, lambda: FixedChunks(4, overlap)))
         tap.hold = CHUNKS_UNDER_WAY if overlap else 1
         await answer(world.executor, job(LONG))
         under_way, most = 0, 0
@@ -159,7 +162,7 @@ async def test_what_is_known_of_the_link(tmp_path: Path) -> None:
     """Bandwidths and latency, from round trips and what the middle says of its own part in them."""
     link = Link(LinkProfile(rtt_s=0.04, up_bytes_per_s=400e3, down_bytes_per_s=400e3))
     async with embedded(tmp_path) as parts, tapped(parts.middle, link) as (remote, _):
-        world = World(middles=[remote], **told(parts, lambda: FixedChunks(48, overlap=True)))
+        world = World(middles=[remote], limits=Limits(), **told(parts, lambda: FixedChunks(48, overlap=True)))
         for _ in range(2):
             await answer(world.executor, job([20 + i for i in range(200)], Sampling(max_tokens=8)))
         mode = world.executor.mode("split")
@@ -183,7 +186,7 @@ async def test_kinds_of_hidden_states(kind: Kind, tmp_path: Path, record_propert
     ]
     sampling = Sampling(max_tokens=24)
     async with embedded(tmp_path, kind=kind) as parts, tapped(parts.middle) as (remote, _):
-        world = World(middles=[remote], **told(parts, lambda: FixedChunks(16, overlap=True)))
+        world = World(middles=[remote], limits=Limits(), **told(parts, lambda: FixedChunks(16, overlap=True)))
         same = bytes_ = tokens = 0
         for prompt in prompts:
             expected = await parts.answer(prompt, sampling)
