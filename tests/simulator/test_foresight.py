@@ -292,7 +292,12 @@ def frozen(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {f.name: frozen(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if callable(value):
-        return frozen(value(None)) if inspect.signature(value).parameters else None
+        if not inspect.signature(value).parameters:
+            return None
+        try:
+            return frozen(value(None))  # of a device, or of any
+        except TypeError:
+            return frozen(value(1))  # of a number of tokens
     names = [
         *getattr(value, "__dict__", ()),
         *(n for c in type(value).__mro__ for n in getattr(c, "__slots__", ())),

@@ -339,7 +339,7 @@ async def test_what_was_chosen_and_is_gone_is_left_to_the_server(page: Page, bac
 
 async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> None:
     reason = Reason(2e-3, Candidate("cloud", None, EXPECTED), 3e-3, candidates=4)
-    backend.forecast = replace(FORECAST, reason=reason)
+    backend.forecast = FORECAST._replace(reason=reason)
     backend.weighs = ["balanced", "fast"]
     await page.reload()
     await page.get_by_label("What counts").select_option("fast")

@@ -61,7 +61,7 @@ class ScriptedEngine(NullEngine):
 
 
 FRAMES = """
-770000000197010101a46e756c6cc40a91020000000002e1a7c0dc001540cb000000000000000000cb3ff0000000000000cb3ff0000000000000cb0000000000000000cb0000000000000000039090c2ffcb0000000000000000c2cb0000000000000000c000cb000000000000000090a0a0c4089101000000000380
+780000000197010101a46e756c6cc40a91020000000002e1a7c0dc001640cb000000000000000000cb3ff0000000000000cb3ff0000000000000cb0000000000000000cb0000000000000000039090c2ffcb0000000000000000c2cb0000000000000000c000cb000000000000000090a0a0a0c4089101000000000380
 040000000193210101
 090000000194020102a46e756c6c
 340000000196220102c40703090000701101c09192cbbfe0000000000000929203cbbfe000000000000092ce00011170cbc000000000000000
@@ -116,10 +116,11 @@ async def test_format(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sent == FRAMES.split()
 
 
-def test_peers_without_traces_understand_those_with_them_and_are_understood() -> None:
-    fields = [(f.name, f.type, f.default) for f in msgspec.structs.fields(Sampling) if f.name != "trace"]
+def test_older_peers_without_traces_and_handles_understand_and_are_understood() -> None:
+    newer = {"trace", "kept"}
+    fields = [(f.name, f.type, f.default) for f in msgspec.structs.fields(Sampling) if f.name not in newer]
     older = msgspec.defstruct("Sampling", fields, array_like=True)
-    said = msgspec.msgpack.encode(Sampling(max_tokens=64, adapter="a", trace="00-1-2-01"))
+    said = msgspec.msgpack.encode(Sampling(max_tokens=64, adapter="a", trace="00-1-2-01", kept="5a"))
     assert msgspec.msgpack.decode(said, type=older) == older(max_tokens=64, adapter="a")
     theirs = msgspec.msgpack.encode(older(max_tokens=64, adapter="a"))
     assert msgspec.msgpack.decode(theirs, type=Sampling) == Sampling(max_tokens=64, adapter="a")
