@@ -47,10 +47,7 @@ WIRE_TOKEN = "for these tests only"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need Ray go to one process (`--dist loadgroup`), so that one Ray is enough; vLLM's likewise.
-
-    Those whose commands start a Ray of their own share another process, `servers`.
-    """
+    """Tests that need Ray go to one process (`--dist loadgroup`), so that one Ray is enough; vLLM's likewise."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("ray"))

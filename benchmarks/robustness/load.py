@@ -170,10 +170,11 @@ REPLICA = "ray::ServeReplica:tandem:{}"
 """Title of a deployment's replicas."""
 
 
-def processes(title: str) -> list[Process]:
-    """Return this process's descendants whose command line begins with a title, or whose program is called so."""
+def processes(title: str, of: int | None = None) -> list[Process]:
+    """Return the descendants of a process, by default of this one, whose command line begins with a title, or whose
+    program is called so."""
     found = []
-    for process in descendants():
+    for process in descendants(of):
         with suppress(OSError):
             said = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
             if said.startswith(title) or Path(said.split("\0")[0]).name == title:

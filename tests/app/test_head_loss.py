@@ -45,15 +45,19 @@ def words(pid: int, file: str) -> list[str]:
     return [os.fsdecode(word) for word in Path(f"/proc/{pid}/{file}").read_bytes().split(b"\0") if word]
 
 
+def ours(program: str, namespace: str) -> int:
+    """Return the pid of a program of the Ray with that namespace in Redis: another may run beside it."""
+    (found,) = (p for p in processes(program) if namespace in " ".join(words(p.pid, "environ")))
+    return found.pid
+
+
 class Gcs:
     """Ray's GCS of an application, which is started again at the address that the others know."""
 
-    def __init__(self) -> None:
-        (found,) = processes("gcs_server")
-        (raylet,) = processes("raylet")
-        (address,) = (word for word in words(raylet.pid, "cmdline") if word.startswith("--gcs-address="))
+    def __init__(self, namespace: str) -> None:
+        self.pid, self.raylet = ours("gcs_server", namespace), ours("raylet", namespace)
+        (address,) = (word for word in words(self.raylet, "cmdline") if word.startswith("--gcs-address="))
         port = address.rpartition(":")[2]
-        self.pid = found.pid
         self._command = [
             f"--gcs_server_port={port}" if word.startswith("--gcs_server_port=") else word
             for word in words(self.pid, "cmdline")
@@ -76,7 +80,8 @@ async def test_answers_go_on_without_the_heads_store_and_parts_come_back_with_it
 ) -> None:
     with redis(tmp_path) as address:
         monkeypatch.setenv("RAY_REDIS_ADDRESS", address)
-        monkeypatch.setenv("RAY_external_storage_namespace", uuid4().hex)
+        namespace = uuid4().hex
+        monkeypatch.setenv("RAY_external_storage_namespace", namespace)
         folder = tmp_path / "application"
         folder.mkdir()
         settings = {
@@ -84,7 +89,7 @@ async def test_answers_go_on_without_the_heads_store_and_parts_come_back_with_it
             "hosts": [{"name": "edge", "devices": [{"name": n} for n in ("laptop", "notebook", "tablet")]}],
         }
         with application(settings, folder) as where:
-            gcs = Gcs()
+            gcs = Gcs(namespace)
             new: subprocess.Popen[bytes] | None = None
             try:
                 async with asking(where) as (http, right):
@@ -102,11 +107,11 @@ async def test_answers_go_on_without_the_heads_store_and_parts_come_back_with_it
 
                     # The new one knows the actors: what dies from now on is replaced.
                     title = REPLICA.format("Verifier")
-                    before = await asyncio.to_thread(processes, title)
+                    before = await asyncio.to_thread(processes, title, gcs.raylet)
                     os.kill(before[0].pid, signal.SIGKILL)
 
                     async def replaced() -> bool:
-                        now = await asyncio.to_thread(processes, title)
+                        now = await asyncio.to_thread(processes, title, gcs.raylet)
                         return len(now) == 2 and before[0] not in now
 
                     await until(replaced, 120.0)

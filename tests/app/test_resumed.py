@@ -20,7 +20,7 @@ from tests.app.cli.started import started
 from tests.applications import deployed, replicas, until
 from tests.conftest import Running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
 PACED = {"verifier": {"engine": {"kind": "null", "tokens_per_s": 20}}, "drafter": {"replicas": 0}}
 ASKED = {

@@ -27,7 +27,7 @@ def test_a_process_has_one_ray(cluster: LocalRay) -> None:
 
 @pytest.mark.nightly  # a second Ray beside that of the other tests
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("servers")
+@pytest.mark.xdist_group("ray")
 def test_a_program_starts_asks_and_stops() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=280

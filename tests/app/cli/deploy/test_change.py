@@ -22,7 +22,7 @@ from tests.app.cli.started import started
 pytestmark = [
     pytest.mark.slow,  # a Ray of its own, with many replicas
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("servers"),
+    pytest.mark.xdist_group("ray"),
 ]
 
 

@@ -18,7 +18,7 @@ from tests.cluster.certificate import make_certificate
 pytestmark = [
     pytest.mark.slow,  # another Ray
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("servers"),
+    pytest.mark.xdist_group("ray"),
 ]
 
 DEPLOY = """

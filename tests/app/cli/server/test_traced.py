@@ -17,7 +17,7 @@ from tests.app.cli.started import started
 from tests.applications import until
 from tests.collector import collecting
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
 NULL = {"engine": {"kind": "null"}}
 TRACE, CLIENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

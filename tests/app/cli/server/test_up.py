@@ -40,7 +40,7 @@ from tandem.app.cli.server.up import (
 from tests.app.cli.started import started
 from tests.docs.documents import ROOT, shell
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture
