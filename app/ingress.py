@@ -29,6 +29,7 @@ from tandem.deployments.access.keys import Caller
 from tandem.deployments.admission.client import Entrance
 from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.config.reconfigure import Live, in_place
+from tandem.deployments.config.settings import RouterSettings
 from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.observation import Observation
@@ -55,10 +56,11 @@ logger = logging.getLogger("ray.serve")
 class IngressLive(Live):
     """Settings that a replica of the API takes over while it runs, the modes' without a section included.
 
-    default_reader_rate: as in Settings.
+    default_reader_rate, router: as in Settings.
     """
 
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
+    router: RouterSettings = RouterSettings()
 
 
 @serve.deployment
@@ -98,6 +100,7 @@ class Ingress:
             self._live = now
             for model in self._models.values():
                 model.executor.follow(of_modes(self._settings) | of_modes(now))
+                model.executor.compares = now.router.compares
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return create_api(self, self._access, self._scheduler)
@@ -134,7 +137,7 @@ class Ingress:
         return self._models[card.parent or card.id].vocabularies.target
 
     def objectives(self) -> Sequence[str]:
-        return tuple(OBJECTIVES) if self._settings.router.collaboration.name == "auto" else ()
+        return tuple(OBJECTIVES) if self._live.router.compares else ()
 
     def check(self, mode: str) -> None:
         next(iter(self._models.values())).executor.check(mode)  # one is as good as another

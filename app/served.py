@@ -60,6 +60,7 @@ class Served:
             report,
             model=name,
         )
+        self.executor.compares = settings.router.compares
 
     async def dial(self, endpoint: EndpointInfo) -> Engine:
         """Return an endpoint's engine, driven in the tokens of this model. Raises as `Peers.engine`, and

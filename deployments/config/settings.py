@@ -158,6 +158,11 @@ class RouterSettings(Strict):
     routing: RoutingChoice = RoutingChoice(name="jsq")
     wait_s: float = Field(45.0, ge=0)
 
+    @property
+    def compares(self) -> bool:
+        """Whether the policy compares the ways to answer a request, by objectives."""
+        return self.collaboration.name == "auto"
+
 
 class GateSettings(Strict):
     """Requests with a key, when all verifiers are full.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from types import MappingProxyType
@@ -53,6 +53,8 @@ class Executor:
     services: dependencies of the modes.
     report: reports a finished answer to the router.
     model: name of the model that answers; "": the router's first one.
+    compares: whether the router compares ways to answer, and so is told what a request is about and which modes would
+        serve it in their own way, which takes a look at its whole text.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Executor:
     ) -> None:
         self._assign, self._reach, self._report, self._model = assign, reach, report, model
         self._settings, self._services, self._limits = settings, services or Services(), limits or Limits()
+        self.compares = False
         self._modes: dict[type[Mode], Mode] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._running: dict[_Request, None] = {}  # the oldest first
@@ -132,9 +135,18 @@ class Executor:
             priority=job.priority,
             silent=self._reach.probes.silent,
             objective=job.objective,
-            content=content_of(job.question.text if job.question else "", job.sampling.grammar is not None),
-            unsuited=() if job.mode else tuple(name for name in MODES if not self.mode(name).suits(job)),
+            content=self._content(job),
+            unsuited=tuple(self._unsuited(job)),
         )
+
+    def _content(self, job: Job) -> str:
+        if not self.compares:
+            return ""
+        return content_of(job.question.text if job.question else "", job.sampling.grammar is not None)
+
+    def _unsuited(self, job: Job) -> Iterator[str]:
+        if self.compares and job.mode is None:
+            yield from (name for name in MODES if not self.mode(name).suits(job))
 
     @property
     def split(self) -> SplitInfo | None:

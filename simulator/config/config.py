@@ -219,11 +219,6 @@ class Config(Strict):
         return tuple(target.with_defaults(self.engine) for target in targets), devices
 
     @property
-    def compares(self) -> bool:
-        """Whether the policy looks at what a request may use, rather than at what it names."""
-        return self.router.collaboration.name == "auto"
-
-    @property
     def reader_at_device(self) -> bool:
         """Whether prompts and answers travel over the device's link."""
         return self.reader == "device" or (self.reader is None and bool(self.topology()[1]))

@@ -160,7 +160,7 @@ class World:
     def _executor(
         self, dial: Dial, outer: OuterEngine | None = None, reached_s: Callable[[], float] = always
     ) -> Executor:
-        return Executor(
+        made = Executor(
             self.assign,
             Reach(dial, self._lost, reached_s, replaces=self._replaces),
             self._modes,
@@ -168,6 +168,8 @@ class World:
             self.config.limits.limits(),
             report=self.answered,
         )
+        made.compares = self.config.router.compares
+        return made
 
     # -- the router and the scheduler ---------------------------------------------------------------------
 

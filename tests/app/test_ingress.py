@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -18,9 +19,11 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller, Role
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.job import Job
 from tandem.deployments.routing.directory import Snapshot
-from tandem.engine.base import EngineError
+from tandem.engine.base import EngineError, Sampling
 from tandem.engine.null.engine import NullEngine
+from tandem.engine.sketch.base import Question
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.translated.engine import Translated
 
@@ -76,6 +79,19 @@ async def test_modes_are_told_their_settings() -> None:
         ingress.reconfigure({"fused_window": 2, "window": None})
         mode = ingress._models["tandem"].executor.mode("speculative")
         assert (mode._pairs._window().size, mode._fused_window) == (3, 2)
+
+
+async def test_texts_are_looked_through_only_for_a_policy_that_compares() -> None:
+    code = Question((1, 2), text="def double(x):\n    return 2 * x\nWhat does that print?")
+    job = Job(1, code.prompt, Sampling(max_tokens=8), question=code)
+    async with started() as ingress:
+        executor = ingress._models["tandem"].executor
+        assert (executor.wanted(job).content, executor.wanted(job).unsuited) == ("", ())
+        assert ingress.objectives() == ()
+        ingress.reconfigure({"router": {"collaboration": {"name": "auto"}}})
+        assert (executor.wanted(job).content, executor.wanted(job).unsuited) == ("code", ("sketch",))
+        assert executor.wanted(replace(job, mode="sketch")).unsuited == ()
+        assert "balanced" in ingress.objectives()
 
 
 async def test_a_devices_other_tokens_are_translated(dialled: Callable[[str, str], EndpointInfo]) -> None:
