@@ -3,9 +3,7 @@ the keys are."""
 
 from __future__ import annotations
 
-from ray.exceptions import RayError
-from ray.experimental import internal_kv
-
+from tandem.cluster.note import Note, NoteError
 from tandem.deployments.access.store import LedgerError
 
 
@@ -13,13 +11,13 @@ class GuardNote:
     """application: its name in Serve. The calls block, and raise LedgerError."""
 
     def __init__(self, application: str) -> None:
-        self._key = f"tandem guarded: {application}".encode()
+        self._note = Note(f"tandem guarded: {application}")
 
     def read(self) -> str | None:
         """The ledger whose keys guard the API; None if none do."""
         try:
-            noted = internal_kv._internal_kv_get(self._key)
-        except RayError as error:
+            noted = self._note.read()
+        except NoteError as error:
             raise LedgerError(f"cannot read whether keys guard the API: {error}") from None
         return None if noted is None else noted.decode()
 
@@ -27,8 +25,8 @@ class GuardNote:
         """Note what `read` says from now on."""
         try:
             if ledger is None:
-                internal_kv._internal_kv_del(self._key)
+                self._note.clear()
             else:
-                internal_kv._internal_kv_put(self._key, ledger.encode())
-        except RayError as error:
+                self._note.write(ledger.encode())
+        except NoteError as error:
             raise LedgerError(f"cannot note whether keys guard the API: {error}") from None

@@ -1,12 +1,12 @@
 """Operators' orders: replicas that drain, devices that are stopped, links that are changed.
 
-They are kept in the cluster's store, so that a scheduler's successor follows them.
+The scheduler keeps them in the cluster's store, so that its successor follows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,77 +54,44 @@ class OrdersTold(NamedTuple):
     devices: DeviceOrders = DeviceOrders()
 
 
-class Store(Protocol):
-    """A place for bytes that outlives this process."""
+def drain(orders: Orders, name: str, on: bool, pools: Mapping[str, Sequence[EndpointInfo]]) -> Orders:
+    """Have a replica take no new sessions, or take them again; return the orders with that.
 
-    def read(self) -> bytes | None:
-        """Return what was written last; None: nothing, or it was cleared."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Replace what is there."""
-        ...
-
-    def clear(self) -> None:
-        """Remove what is there."""
-        ...
-
-
-class OrderBook:
-    """Orders in force, and what may be ordered.
-
-    orders: in force.
+    pools: all replicas that are up, drained ones included.
+    Raises NoSuchEndpoint, and OrderRefused for the last one of its pool and model.
     """
+    pool, replica = _find(name, pools)
+    drained = orders.drained
+    if on and not any(_replaces(each, replica, drained) for each in pools[pool]):
+        raise OrderRefused(f"{name} is the last replica of its pool that takes requests")
+    return msgspec.structs.replace(orders, drained=drained | {name} if on else drained - {name})
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        kept = store.read()
-        self.orders = Orders() if kept is None else msgspec.json.decode(kept, type=Orders)
 
-    def drain(self, name: str, on: bool, pools: Mapping[str, Sequence[EndpointInfo]]) -> None:
-        """Have a replica take no new sessions, or take them again.
+def order(
+    orders: Orders, name: str, wanted: DeviceOrder, known: Collection[str], hosted: Collection[str]
+) -> Orders:
+    """Stop a device or start it again, and change its link; return the orders with that.
 
-        pools: all replicas that are up, drained ones included.
-        Raises NoSuchEndpoint, and OrderRefused for the last one of its pool and model.
-        """
-        pool, replica = _find(name, pools)
-        drained = self.orders.drained
-        if on and not any(_replaces(each, replica, drained) for each in pools[pool]):
-            raise OrderRefused(f"{name} is the last replica of its pool that takes requests")
-        self._keep(drained | {name} if on else drained - {name}, self.orders.devices)
+    known: names of all devices; hosted: of those whose links are emulated.
+    Raises NoSuchEndpoint, and OrderRefused for the link of a device that is not hosted.
+    """
+    if name not in known:
+        raise NoSuchEndpoint(f"no device is called {name!r}")
+    stopped, links = orders.devices.stopped, dict(orders.devices.links)
+    if wanted.stopped is not None:
+        stopped = stopped | {name} if wanted.stopped else stopped - {name}
+    if wanted.link is not None:
+        if name not in hosted:
+            raise OrderRefused(f"{name} is a program of its own: its link is real, not emulated")
+        links[name] = wanted.link
+        if wanted.link == AS_CONFIGURED:
+            del links[name]
+    return msgspec.structs.replace(orders, devices=DeviceOrders(stopped, links))
 
-    def order(self, name: str, wanted: DeviceOrder, known: Collection[str], hosted: Collection[str]) -> None:
-        """Stop a device or start it again, and change its link.
 
-        known: names of all devices; hosted: of those whose links are emulated.
-        Raises NoSuchEndpoint, and OrderRefused for the link of a device that is not hosted.
-        """
-        if name not in known:
-            raise NoSuchEndpoint(f"no device is called {name!r}")
-        orders = self.orders.devices
-        stopped, links = orders.stopped, dict(orders.links)
-        if wanted.stopped is not None:
-            stopped = stopped | {name} if wanted.stopped else stopped - {name}
-        if wanted.link is not None:
-            if name not in hosted:
-                raise OrderRefused(f"{name} is a program of its own: its link is real, not emulated")
-            links[name] = wanted.link
-            if wanted.link == AS_CONFIGURED:
-                del links[name]
-        self._keep(self.orders.drained, DeviceOrders(stopped, links))
-
-    def forget(self, gone: Callable[[str], bool]) -> None:
-        """Forget the orders for replicas that are gone."""
-        if left := frozenset(filter(gone, self.orders.drained)):
-            self._keep(self.orders.drained - left, self.orders.devices)
-
-    def close(self) -> None:
-        """Forget all orders for good."""
-        self._store.clear()
-
-    def _keep(self, drained: frozenset[str], devices: DeviceOrders) -> None:
-        self.orders = Orders(drained, devices)
-        self._store.write(msgspec.json.encode(self.orders))
+def forget(orders: Orders, gone: Collection[str]) -> Orders:
+    """Return the orders without those for replicas that are gone."""
+    return msgspec.structs.replace(orders, drained=orders.drained.difference(gone))
 
 
 def _find(name: str, pools: Mapping[str, Sequence[EndpointInfo]]) -> tuple[str, EndpointInfo]:

@@ -10,14 +10,15 @@ from contextlib import suppress
 from typing import Any
 
 from ray import serve
-from ray.experimental import internal_kv
 from ray.serve.handle import DeploymentHandle
 
 from tandem.cluster.devices.orders import Registration
 from tandem.cluster.devices.record import DeviceRecord
+from tandem.cluster.note import Note
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.control.calls import refuses
-from tandem.deployments.control.orders import DeviceOrder, OrderBook, OrdersTold
+from tandem.deployments.control.kept_orders import KeptOrders
+from tandem.deployments.control.orders import DeviceOrder, OrdersTold, drain, order
 from tandem.deployments.pools.device_hosts import Edge, HostSettings
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
@@ -46,23 +47,6 @@ class SchedulerLive(Live):
     hosts: tuple[HostSettings, ...] = ()
 
 
-class ClusterStore:
-    """Bytes in the cluster's store, under the name of an application's orders."""
-
-    def __init__(self, app: str) -> None:
-        self._key = f"tandem orders of {app}".encode()
-
-    def read(self) -> bytes | None:
-        kept: bytes | None = internal_kv._internal_kv_get(self._key)
-        return kept
-
-    def write(self, data: bytes) -> None:
-        internal_kv._internal_kv_put(self._key, data, overwrite=True)
-
-    def clear(self) -> None:
-        internal_kv._internal_kv_del(self._key)
-
-
 @refuses(EngineError)
 class Scheduler:
     """Keeps the directory and hands out snapshots of it. Sees to it that the device hosts that the settings list are
@@ -84,7 +68,9 @@ class Scheduler:
         self._waiting_until_s = 0.0
         self._waking: dict[str, asyncio.Task[None]] = {}
         context = serve.get_replica_context()
-        self._book = OrderBook(ClusterStore(context.app_name))
+        self._orders = KeptOrders(Note(f"tandem orders of {context.app_name}"))
+        await self._orders.read()
+        self._forgetting: asyncio.Task[None] | None = None
         myself = serve.get_deployment_handle(context.deployment, context.app_name)
         self._edge = Edge(
             context.app_name, hosts, myself.register.remote, endpoint, context.replica_id.unique_id
@@ -103,7 +89,7 @@ class Scheduler:
     async def register(self, records: Sequence[DeviceRecord]) -> Registration:
         """Called by device hosts and the gateway, again and again: it is also their sign of life, and tells them of
         operators' orders."""
-        orders = self._book.orders.devices
+        orders = self._orders.now.devices
         there = [record for record in records if not orders.unreachable(record.name)]
         if self._directory.register(there, time.monotonic()):
             self._tell()
@@ -112,13 +98,13 @@ class Scheduler:
     async def orders(self) -> OrdersTold:
         """Return operators' orders, and the replicas that drain for them."""
         drained = {pool: list(replicas) for pool, replicas in self._drained.items() if replicas}
-        return OrdersTold(drained, self._book.orders.devices)
+        return OrdersTold(drained, self._orders.now.devices)
 
     async def order_replica(self, name: str, drained: bool) -> OrdersTold:
-        """Drain a replica, or have it take requests again; raises as OrderBook.drain."""
+        """Drain a replica, or have it take requests again; raises as `drain`, and Unavailable."""
         up = self._directory.snapshot.pools
         everyone = {pool: [*up.get(pool, ()), *self._drained.get(pool, ())] for pool in self._pools}
-        self._book.drain(name, drained, everyone)
+        await self._orders.change(lambda orders: drain(orders, name, drained, everyone))
         for pool, handle in self._pools.items():
             if any(each.name == name for each in everyone[pool]):
                 await self._list(pool, handle)
@@ -126,15 +112,13 @@ class Scheduler:
             self._tell()
         return await self.orders()
 
-    async def order_device(self, name: str, order: DeviceOrder) -> OrdersTold:
-        """Stop, start or cut off a device, which hears of it when it registers next; raises as OrderBook.order."""
+    async def order_device(self, name: str, wanted: DeviceOrder) -> OrdersTold:
+        """Stop, start or cut off a device, which hears of it when it registers next; raises as `order`, and
+        Unavailable."""
         hosted = _names(self._hosts)
-        self._book.order(name, order, {*self._directory.snapshot.devices, *hosted, *self._stopped}, hosted)
+        known = {*self._directory.snapshot.devices, *hosted, *self._orders.now.devices.stopped}
+        await self._orders.change(lambda orders: order(orders, name, wanted, known, hosted))
         return await self.orders()
-
-    @property
-    def _stopped(self) -> frozenset[str]:
-        return self._book.orders.devices.stopped
 
     async def lost(self, name: str, address: str) -> None:
         """Record that a device did not answer; it and others of its host are unlisted until they register again."""
@@ -170,7 +154,7 @@ class Scheduler:
             self._wake(pool, handle)
         try:
             async with asyncio.timeout(REPLICAS_S):
-                asked = handle.broadcast("state", waiting / max(up, 1), self._book.orders.drained)
+                asked = handle.broadcast("state", waiting / max(up, 1), self._orders.now.drained)
                 states = await asked.results_async(return_exceptions=True)
         except TimeoutError:  # one of them hangs: Serve will see to that, and the rest are still there
             logger.warning("not every %s says how busy it is", pool)
@@ -179,10 +163,12 @@ class Scheduler:
             logger.debug("cannot list %s: %r", pool, error)
             states = []
         found: list[EndpointInfo] = [each for state in states if isinstance(state, list) for each in state]
-        drained = self._book.orders.drained
+        drained = self._orders.now.drained
         gone = {each.name for each in self._drained.get(pool, ())} - {each.name for each in found}
-        if gone and all(isinstance(state, list) for state in states):
-            self._book.forget(gone.__contains__)
+        if gone and all(
+            isinstance(state, list) for state in states
+        ):  # the store may be away; the listing goes on
+            self._forgetting = asyncio.create_task(self._orders.forget(gone))
         self._drained[pool] = [each for each in found if each.name in drained]
         listed = [each for each in found if each.name not in drained]
         known = self._directory.addresses(pool)
@@ -219,7 +205,7 @@ class Scheduler:
         for task in (self._refreshing, self._tending, *self._waking.values()):
             task.cancel()
         if self._edge.owned:  # there is no successor
-            self._book.close()
+            await self._orders.clear()
         self._edge.stop()
 
 

@@ -37,11 +37,11 @@ class SchedulerClient(HandleClient):
         return await self.ask(self._answer_s, Scheduler.orders)
 
     async def order_replica(self, name: str, drained: bool) -> OrdersTold:
-        """Raises as OrderBook.drain."""
+        """Raises as Scheduler.order_replica."""
         return await self.ask(self._answer_s, Scheduler.order_replica, name, drained)
 
     async def order_device(self, name: str, order: DeviceOrder) -> OrdersTold:
-        """Raises as OrderBook.order."""
+        """Raises as Scheduler.order_device."""
         return await self.ask(self._answer_s, Scheduler.order_device, name, order)
 
     def lost(self, device: str, address: str) -> None:

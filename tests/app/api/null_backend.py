@@ -32,7 +32,7 @@ from tandem.deployments.admission.entry import Entry, Passage
 from tandem.deployments.config.settings import GateSettings, LedgerSettings, RouterSettings
 from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
-from tandem.deployments.control.orders import DeviceOrder, OrderBook, OrdersTold
+from tandem.deployments.control.orders import DeviceOrder, Orders, OrdersTold, drain, order
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.modes.split import SplitMode, SplitSettings
@@ -85,22 +85,6 @@ UP = Snapshot(
     awaited=frozenset({"pixel-2", "pixel-3"}),
 )
 """Replicas and devices that are up."""
-
-
-class Kept:
-    """A store in memory."""
-
-    def __init__(self) -> None:
-        self.data: bytes | None = None
-
-    def read(self) -> bytes | None:
-        return self.data
-
-    def write(self, data: bytes) -> None:
-        self.data = data
-
-    def clear(self) -> None:
-        self.data = None
 
 
 class NullBackend:
@@ -165,7 +149,7 @@ class NullBackend:
         self.gate = Gate({"": lambda: capacity}, GateSettings(queue_s=0.2, queue=8))
         self.snapshot = UP
         self.working: list[UnderWay] = []
-        self.book = OrderBook(Kept())
+        self.ordered = Orders()
         self._metrics = Metrics({"null": lambda: self.snapshot}, self.gate.waiting)
         self.observations: list[Observation] = []
         self.missing: list[str] = []
@@ -259,18 +243,18 @@ class NullBackend:
         return self.working
 
     async def orders(self) -> OrdersTold:
-        pools, drained = self.snapshot.pools, self.book.orders.drained
+        pools, drained = self.snapshot.pools, self.ordered.drained
         listed = {
             pool: [each for each in replicas if each.name in drained] for pool, replicas in pools.items()
         }
-        return OrdersTold({pool: found for pool, found in listed.items() if found}, self.book.orders.devices)
+        return OrdersTold({pool: found for pool, found in listed.items() if found}, self.ordered.devices)
 
     async def order_replica(self, name: str, drained: bool) -> OrdersTold:
-        self.book.drain(name, drained, self.snapshot.pools)
+        self.ordered = drain(self.ordered, name, drained, self.snapshot.pools)
         return await self.orders()
 
-    async def order_device(self, name: str, order: DeviceOrder) -> OrdersTold:
-        self.book.order(name, order, {"pixel-1", "laptop"}, {"pixel-1"})
+    async def order_device(self, name: str, wanted: DeviceOrder) -> OrdersTold:
+        self.ordered = order(self.ordered, name, wanted, {"pixel-1", "laptop"}, {"pixel-1"})
         return await self.orders()
 
     async def ready(self) -> dict[str, object]:

@@ -31,7 +31,7 @@ def test_orders_and_what_is_told_of_them(
     assert states()["pixel-1"] == "stopped"
     run("start", "pixel-1")
     run("link", "pixel-1", "--rtt-ms", "50", "--loss", "0.5")
-    assert backend.book.orders.devices.link("pixel-1") == LinkOrder(profile=LinkProfile(rtt_s=0.05, loss=0.5))
+    assert backend.ordered.devices.link("pixel-1") == LinkOrder(profile=LinkProfile(rtt_s=0.05, loss=0.5))
     assert states()["pixel-1"] == "link changed"
     run("link", "pixel-1", "--cut")
     assert states()["pixel-1"] == "link cut"

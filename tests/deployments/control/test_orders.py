@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tandem.cluster.devices.orders import LinkOrder
 from tandem.cluster.link.link import LinkProfile
-from tandem.deployments.control.orders import DeviceOrder, NoSuchEndpoint, OrderBook, OrderRefused, Orders
+from tandem.deployments.control.orders import (
+    DeviceOrder,
+    NoSuchEndpoint,
+    OrderRefused,
+    Orders,
+    drain,
+    forget,
+    order,
+)
 from tandem.deployments.request.assignment import EndpointInfo
-from tests.app.api.null_backend import Kept
 
 ONE, TWO, OTHER = (
     EndpointInfo(f"verifier {n}", f"v:{n}", "verifier", model) for n, model in ((1, "a"), (2, "a"), (3, "b"))
@@ -17,41 +25,33 @@ POOLS = {"verifier": (ONE, TWO, OTHER)}
 THROTTLED = DeviceOrder(link=LinkOrder(profile=LinkProfile(rtt_s=0.2, up_trace=((0.0, 5.0),), loss=0.1)))
 
 
-def test_a_successor_follows_the_orders() -> None:
-    store = Kept()
-    book = OrderBook(store)
-    book.drain(ONE.name, True, POOLS)
-    book.order("phone", DeviceOrder(stopped=True), {"phone"}, {"phone"})
-    book.order("phone", THROTTLED, {"phone"}, {"phone"})
-    successor = OrderBook(store)
-    assert successor.orders == book.orders
-    assert successor.orders.devices.unreachable("phone")
-    assert successor.orders.devices.link("phone") == THROTTLED.link
-    successor.drain(ONE.name, False, POOLS)
-    successor.order("phone", DeviceOrder(False, LinkOrder()), {"phone"}, {"phone"})
-    assert successor.orders == OrderBook(store).orders == Orders()
-    successor.close()
-    assert store.data is None
+def test_orders_add_up_travel_and_are_taken_back() -> None:
+    orders = drain(Orders(), ONE.name, True, POOLS)
+    orders = order(orders, "phone", DeviceOrder(stopped=True), {"phone"}, {"phone"})
+    orders = order(orders, "phone", THROTTLED, {"phone"}, {"phone"})
+    orders = msgspec.json.decode(msgspec.json.encode(orders), type=Orders)
+    assert orders.drained == {ONE.name}
+    assert orders.devices.unreachable("phone")
+    assert orders.devices.link("phone") == THROTTLED.link
+    orders = drain(orders, ONE.name, False, POOLS)
+    assert order(orders, "phone", DeviceOrder(False, LinkOrder()), {"phone"}, {"phone"}) == Orders()
 
 
 def test_requests_keep_a_replica() -> None:
-    book = OrderBook(Kept())
     with pytest.raises(OrderRefused, match="last"):
-        book.drain(OTHER.name, True, POOLS)
-    book.drain(ONE.name, True, POOLS)
-    book.drain(ONE.name, True, POOLS)  # again: nothing changes
+        drain(Orders(), OTHER.name, True, POOLS)
+    orders = drain(Orders(), ONE.name, True, POOLS)
+    assert drain(orders, ONE.name, True, POOLS) == orders  # again: nothing changes
     with pytest.raises(OrderRefused, match="last"):
-        book.drain(TWO.name, True, POOLS)
-    book.forget({ONE.name}.__contains__)  # it has died
-    assert not book.orders.drained
+        drain(orders, TWO.name, True, POOLS)
+    assert forget(orders, {ONE.name}) == Orders()  # it has died
 
 
 def test_what_is_not_there_takes_no_orders() -> None:
-    book = OrderBook(Kept())
     with pytest.raises(NoSuchEndpoint):
-        book.drain("verifier 9", True, POOLS)
+        drain(Orders(), "verifier 9", True, POOLS)
     with pytest.raises(NoSuchEndpoint):
-        book.order("phone", DeviceOrder(stopped=True), {"laptop"}, ())
+        order(Orders(), "phone", DeviceOrder(stopped=True), {"laptop"}, ())
     with pytest.raises(OrderRefused, match="real"):
-        book.order("laptop", THROTTLED, {"laptop"}, ())
-    book.order("laptop", DeviceOrder(stopped=True), {"laptop"}, ())
+        order(Orders(), "laptop", THROTTLED, {"laptop"}, ())
+    assert order(Orders(), "laptop", DeviceOrder(stopped=True), {"laptop"}, ()).devices.stopped == {"laptop"}
