@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tandem.deployments.learning.report import Report
 from tandem.deployments.learning.shared import DECODE_S, PREFILL_S
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.request.assignment import EndpointInfo, Prices, RoutingRequest
@@ -82,6 +83,19 @@ def by_target(
         others_s=alone.others_s,
         assumed=alone.assumed,
     )
+
+
+def learn_target(around: Surroundings, report: Report, mode: str, steps: bool = True) -> None:
+    """Learn a target's times from an answer that was expected in a mode and came in it. steps: whether the target's
+    steps were its own."""
+    forecast = report.forecast
+    if forecast is None or not forecast.mode == report.mode == mode:
+        return
+    times = around.shared.target(forecast.target)
+    if report.ttft_s and forecast.load <= around.fleet.batch_limit:  # otherwise it waited for a place
+        times.first.note(forecast.prompt_tokens, report.ttft_s)
+    if steps and report.tpot_s:
+        times.step.note(forecast.load, report.tpot_s)
 
 
 def device_alone(around: Surroundings, wanted: RoutingRequest, device: EndpointInfo) -> Alone:

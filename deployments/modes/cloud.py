@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.alone import by_target
+from tandem.deployments.modes.alone import by_target, learn_target
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart, decode, score
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
@@ -24,14 +24,7 @@ class CloudRouter(RouterPart[Strict]):
         return by_target(self.router, wanted, endpoints["target"], prices)
 
     def learn(self, report: Report, taught: object) -> None:
-        if (forecast := report.forecast) is not None and forecast.mode == report.mode == CloudMode.name:
-            times = self.router.shared.target(forecast.target)
-            if (
-                report.ttft_s and forecast.load <= self.router.fleet.batch_limit
-            ):  # otherwise it waited for a place
-                times.first.note(forecast.prompt_tokens, report.ttft_s)
-            if report.tpot_s:
-                times.step.note(forecast.load, report.tpot_s)
+        learn_target(self.router, report, CloudMode.name)
 
 
 class CloudMode(Mode):

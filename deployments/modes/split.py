@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import Field
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.alone import by_target
+from tandem.deployments.modes.alone import by_target, learn_target
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart, Services, judged
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Figures, Job
@@ -136,13 +136,7 @@ class SplitRouter(RouterPart[SplitSettings]):
         )
 
     def learn(self, report: Report, taught: object) -> None:
-        forecast = report.forecast
-        if forecast is not None and forecast.mode == report.mode == SplitMode.name:
-            times = self.router.shared.target(forecast.target)
-            if report.ttft_s:
-                times.first.note(forecast.prompt_tokens, report.ttft_s)
-            if report.tpot_s:
-                times.step.note(forecast.load, report.tpot_s)
+        learn_target(self.router, report, SplitMode.name)
 
 
 class SplitMode(Mode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -96,7 +96,7 @@ class ExperimentStream(Response):
     over: called when it has ended.
     """
 
-    def __init__(self, first: Event, events: AsyncGenerator[Event, None], over: Any) -> None:
+    def __init__(self, first: Event, events: AsyncGenerator[Event, None], over: Callable[[], object]) -> None:
         super().__init__()
         self._first, self._events, self._over = first, events, over
 

@@ -17,7 +17,7 @@ import msgspec
 from pydantic import computed_field
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.alone import draft_token_s, expected_tokens, target_alone
+from tandem.deployments.modes.alone import draft_token_s, expected_tokens, learn_target, target_alone
 from tandem.deployments.modes.base import (
     EndpointRole,
     Mode,
@@ -175,16 +175,7 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
                 missed = sum(done.accepted < done.drafted for done in judged)
                 content = "" if report.forecast is None else report.forecast.content
                 self.router.shared.agreement(each.model, content).note(accepted, accepted + missed)
-        forecast, ours = report.forecast, report.mode == SpeculativeMode.name
-        limit = self.router.fleet.batch_limit
-        if (
-            ours
-            and forecast is not None
-            and forecast.mode == report.mode
-            and report.ttft_s
-            and forecast.load <= limit
-        ):
-            self.router.shared.target(forecast.target).first.note(forecast.prompt_tokens, report.ttft_s)
+        learn_target(self.router, report, SpeculativeMode.name, steps=False)
 
 
 class SpeculativeMode(Mode):
