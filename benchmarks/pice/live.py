@@ -50,7 +50,7 @@ from tandem.deployments.request.job import Delta
 from tandem.deployments.request.pools import VERIFIER
 from tandem.engine import family
 from tandem.engine.base import Engine
-from tandem.engine.config import EngineConfig
+from tandem.engine.config import EngineConfig, SchedulingChoice
 from tandem.engine.torch.engine import load
 from tandem.policies.speculation.window import StaticWindow
 from tandem.training.family.encyclopedia.items import LONG_KINDS, Item
@@ -58,6 +58,7 @@ from tandem.training.family.prompts import heldout
 from tandem.training.family.scoring import fact_accuracy
 
 PLACES, DEVICES = 20, 4
+SESSIONS = 256  # that may be open: those between two rounds have work for no place
 ANSWER_TOKENS = 500  # the paper's, about
 CLOUD_PER_MINUTE, ASKED_PER_MINUTE = 16.33, 30.0
 TOKENS_PER_S = CLOUD_PER_MINUTE * ANSWER_TOKENS / 60 / PLACES  # of an answer
@@ -186,7 +187,12 @@ class Served:
 async def running(system: System, edge: Edge) -> AsyncIterator[tuple[Executor, Counter[str]]]:
     """Run everything that the system needs; yields the executor, and counters of the target's steps, all and late
     ones."""
-    config = EngineConfig(max_sessions=system.places, max_waiting=4096)
+    config = EngineConfig(
+        max_sessions=SESSIONS,
+        max_running=system.places,
+        max_waiting=4096,
+        scheduling=SchedulingChoice(name="fcfs", parameters={"interval_s": 0.0}),
+    )
     target, pace = paced(TARGET, config, edge.step_s)
     small = load(family.path(edge.model), EngineConfig(), device="cpu", threads=1)
     devices = {name: Device(small, edge.speed) for name in edge.names}

@@ -6,7 +6,8 @@ All systems are settings of one application in virtual time (simulated). They us
 (20) and answers a minute of table III's row "cloud-only", from which follows what a full batch takes a step; table I's
 tokens/s of an answer alone, to which steps come down as places become free; answers of 500 tokens, sketches of 200;
 arrivals of 30 a minute, 1.84 times what Llama3-70B alone can answer, and the others' likewise; four Jetson AGX Orin
-with Qwen2.5-1.5B, 44 tokens/s each from the row "edge-only". No figure of the row "PICE" is used.
+with Qwen2.5-1.5B, 44 tokens/s each from the row "edge-only". No figure of the row "PICE" is used. A place is memory for
+an answer, and a sequence of a step: sessions between two rounds of speculation leave the step to others.
 
 The paper does not say how many questions a run has. Overloaded as the cloud is, its latency grows with every one of
 them. So latency is of runs of 80, as MT-bench and Vicuna-bench have, in which cloud-only comes near to the paper's own;
@@ -53,6 +54,8 @@ BANDWIDTH = 100  # megabits/s
 RTT_MS = 20
 SPREAD = 0.3  # of answers' lengths, standard deviation over mean; the paper has none
 FOREVER_S = 36_000
+PLACE_BLOCKS = 50  # of 16 tokens: memory of a place, for a prompt and an answer of 1.5 times the mean
+MANY = 1_000_000
 
 
 class Llm(NamedTuple):
@@ -209,9 +212,9 @@ def setting(cell: Cell) -> Config:
                     "measured": llm.steps(system.places),
                     **({"measured_draft": llm.draft_steps(system.places)} if system.acceptance else {}),
                     "engine": {
-                        "max_sessions": system.places,
-                        "max_waiting": 1_000_000,
-                        "kv_blocks": 1_000_000,
+                        "max_sessions": MANY,
+                        "max_running": system.places,
+                        "kv_blocks": system.places * PLACE_BLOCKS,
                         "scheduling": {"name": "fcfs"},
                     },
                 }
