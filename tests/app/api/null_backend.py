@@ -101,7 +101,7 @@ class NullBackend:
     scores: log-probability of every token, for each job in its order.
     snapshot: replicas and devices that are up.
     working: answers that are under way, as told.
-    book: operators' orders, which nothing here follows.
+    ordered: orders of operators, which nothing here follows.
     observations: requests that are over.
     missing: reasons for not being ready.
     jobs: jobs that were run.

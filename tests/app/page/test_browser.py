@@ -454,7 +454,7 @@ async def test_operators_take_parts_of_the_fleet_away(page: Page, backend: NullB
     await form.get_by_label("Lost, %").fill("2")
     await form.get_by_role("button", name="Throttle", exact=True).click()
     await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("link throttled")
-    assert backend.book.orders.devices.link("pixel-1").profile == LinkProfile(rtt_s=0.08, loss=0.02)
+    assert backend.ordered.devices.link("pixel-1").profile == LinkProfile(rtt_s=0.08, loss=0.02)
     await page.set_viewport_size(PHONE)
     assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
