@@ -3,6 +3,7 @@ them, lengths of answers, and how often small models say what the target would."
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from tandem.deployments.learning.report import Report
@@ -27,6 +28,10 @@ LENGTHS_KEPT = 128
 """Lengths of answers of one kind that are kept."""
 AGREES, AGREES_WEIGHT = 0.75, 4.0
 """Assumed share of a small model's tokens that are the target's, and the tokens for which that counts."""
+READERS_KEPT = 64
+"""Answers of a model whose readers' rates are kept."""
+HURRIED = 0.8
+"""Share of the time in which its reader reads a token from which on a step is as long for them: steps vary."""
 AGREES_KEPT = 2048.0
 """Tokens over which that share is averaged."""
 
@@ -36,12 +41,21 @@ class TargetTimes:
 
     first: to the first token, by tokens of the prompt.
     step: of each later one, by sessions.
+    rates: tokens/s of the latest answers' readers; 0 without one.
     """
 
-    __slots__ = ("first", "step")
+    __slots__ = ("first", "rates", "step")
 
     def __init__(self) -> None:
         self.first, self.step = StepTimeModel(FIRST_S, TOKEN_S), StepTimeModel(STEP_S, SESSION_S)
+        self.rates: deque[float] = deque(maxlen=READERS_KEPT)
+
+    def hurried(self, step_s: float) -> float:
+        """Return the share of answers whose readers would wait if steps of that time took longer: those who read as
+        fast as they are answered, and those who wait for the end; all before the first."""
+        if not self.rates:
+            return 1.0
+        return sum(not rate or rate * step_s >= HURRIED for rate in self.rates) / len(self.rates)
 
     def first_token_s(self, endpoint: EndpointInfo, prompt_tokens: int) -> float:
         """Return the expected seconds to the first token of a target with an empty queue."""
@@ -144,7 +158,9 @@ class Shared:
 
     def learn(self, report: Report) -> None:
         """Learn from an answer, in whatever mode."""
+        if (forecast := report.forecast) is not None and forecast.target:
+            self.target(forecast.target).rates.append(forecast.expected.rate)
         if report.whole:
             self.lengths.note(report.tokens)
-            if (forecast := report.forecast) is not None:
+            if forecast is not None:
                 self._by_kind.of(forecast.about, lambda: Outputs(kept=LENGTHS_KEPT)).note(report.tokens)

@@ -254,3 +254,14 @@ def test_mode_split_is_a_way_of_the_device_that_drives_it() -> None:
     forecast = there.assign_now(replace(OPEN, mode="split", split=SplitInfo("sum", 1, 4, 8))).forecast
     assert forecast is not None
     assert forecast.expected.leaves is Leaves.HIDDEN_STATES
+
+
+@pytest.mark.parametrize(("rate", "waits"), [(5.0, False), (100.0, True), (0.0, True)])
+def test_others_wait_where_they_read_as_fast_as_they_are_answered(rate: float, waits: bool) -> None:
+    there, cloud = router(), replace(OPEN, mode="cloud", reader_rate=rate)
+    for prompt in (50, 500):
+        made = there.assign_now(replace(cloud, prompt_tokens=prompt))
+        there.learn(came(made, ttft_s=0.1 + 1e-3 * prompt, tpot_s=0.05))
+    forecast = there.assign_now(cloud).forecast
+    assert forecast is not None
+    assert (forecast.expected.others_s > 0) is waits
