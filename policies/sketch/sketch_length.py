@@ -25,6 +25,10 @@ BESIDE_SPECULATION = 0.7
 there, without loss. In PICE's table III with a drafter, 1 and 0.85 are worse than speculation alone, 0.7 is better."""
 OBJECTIVES = {"error": 0.05, "throughput": 0.0, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
 """The paper's objectives, in its order."""
+FULL_OBJECTIVES = {"throughput": 0.0, "error": 0.05, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
+"""The same where the LLM is full: there every token of a sketch makes all that wait for a place later."""
+FULL = 0.9
+"""Share of the LLM's places that others have from which it counts as full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class SketchState:
         it out.
     parallelism: p, sentences that a device expands at once; the paper's conservative default is 1.
     speculates: whether the LLM has a drafter; f is then what it takes with that.
+    load: other requests at the LLM, as a share of its places; above 1, some wait for one.
     """
 
     tokens: int
@@ -118,6 +123,7 @@ class SketchState:
     under_way_s: float = 0.0
     parallelism: float = 1.0
     speculates: bool = False
+    load: float = 0.0
 
     @property
     def full_s(self) -> float:
@@ -213,6 +219,7 @@ class WithinLatency:
     shortest: tokens; shorter answers are given in full.
     slack: tokens that a sketch may exceed the requested length by (the paper has seen 10).
     objectives: their tolerances by name, the most important first.
+    full_objectives: the same while the LLM is full.
     sure: share of the LLM's time that sketch and expansion may be expected to take. 1 is the paper's; less makes late
         answers rarer, as lengths and queues are guesses, and under load the mean answer later.
     """
@@ -225,6 +232,7 @@ class WithinLatency:
         shortest: int = SHORTEST,
         slack: int = 10,
         objectives: Mapping[str, float] = OBJECTIVES,
+        full_objectives: Mapping[str, float] = FULL_OBJECTIVES,
         sure: float = 1.0,
     ) -> None:
         if not 2 <= levels <= shortest or slack < 0:
@@ -232,7 +240,7 @@ class WithinLatency:
         if not 0 < sure <= 1:
             raise ValueError(f"needs 0 < sure ≤ 1, not {sure}")
         self._levels, self.shortest, self._slack, self._sure = levels, shortest, slack, sure
-        self._objectives = ranked(objectives)
+        self._objectives, self._full_objectives = ranked(objectives), ranked(full_objectives)
 
     def choose(self, state: SketchState) -> SketchDecision:
         if not state.sketchable:
@@ -256,7 +264,8 @@ class WithinLatency:
             return _in_full(state, Reason.QUEUE_FULL)
         outlooks = [self._outlook(state, *way, backlogs[way[0].name]) for way in ways]
         sure = min(self._sure, BESIDE_SPECULATION) if state.speculates else self._sure
-        best = preferred(outlooks, self._objectives, most_latency_s=sure * state.full_s)
+        objectives = self._objectives if state.load < FULL else self._full_objectives
+        best = preferred(outlooks, objectives, most_latency_s=sure * state.full_s)
         if best is None:
             return _in_full(state, Reason.SLOW)
         model, tokens = ways[best]

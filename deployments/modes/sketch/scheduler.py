@@ -245,6 +245,7 @@ class Expansions(RouterPart[SketchSettings]):
             room=self._queue.capacity,
             under_way_s=sum(held.worker.takes_s(held.tokens) for held in self._held.values()) / 2,
             speculates=speculates,
+            load=self._load(),
         )
         return state, next((worker.endpoint.joules for worker in workers), FREE)
 
@@ -282,7 +283,7 @@ class Expansions(RouterPart[SketchSettings]):
             bounded=self._policy.bounded and state.full_s > 0,
             full_s=state.full_s,
             candidates=max(1, min(self.settings.candidates, idle)),
-            load=self._load(),
+            load=state.load,
         )
 
     def _load(self) -> float:
@@ -327,6 +328,7 @@ class Expansions(RouterPart[SketchSettings]):
             room=self._queue.capacity,
             under_way_s=sum(held.left_s(now_s) for held in self._held.values()),
             speculates=wanted.speculates,
+            load=self._load(),
         )
 
     async def place(self, wanted: PlaceRequest) -> Place | None:

@@ -204,6 +204,11 @@ def test_the_objectives_decide_between_short_and_good() -> None:
     assert chosen == [400, 250, 150, 250]
 
 
+@pytest.mark.parametrize(("load", "tokens"), [(0.0, 250), (0.8, 250), (0.9, 150), (3.0, 150)])
+def test_a_full_llm_writes_no_more_than_has_to_be(load: float, tokens: int) -> None:
+    assert WithinLatency().choose(replace(STATE, load=load)).tokens == tokens
+
+
 def test_the_baselines() -> None:
     always, never = sketching.create("always", share=0.4), sketching.create("never")
     hopeless = replace(STATE, queue=(Coming(0.0, 40_000),), sketchable=False)
@@ -225,6 +230,7 @@ def test_the_baselines() -> None:
         ("latency", {"levels": 20, "shortest": 19}),
         ("latency", {"slack": -1}),
         ("latency", {"objectives": {"beauty": 0.0}}),
+        ("latency", {"full_objectives": {"beauty": 0.0}}),
         ("always", {"share": 1.0}),
         ("always", {"shortest": 1}),
     ],

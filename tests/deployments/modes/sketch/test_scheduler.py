@@ -98,6 +98,18 @@ async def test_a_plan_says_how_loaded_a_target_is() -> None:
 
 
 @in_virtual_time
+async def test_a_full_target_writes_shorter_sketches() -> None:
+    expansions, assigner = made([device("one")], models={"small": {"capability": 0.7}})
+    target = EndpointInfo("v", "v", "verifier", model="large")
+    assigner.see(Snapshot(2, {"verifier": (target,)}, {"one": device("one")}))
+    lengths = []
+    for request in range(assigner.batch_limit + 1):
+        assigner.assign(RoutingRequest(mode="cloud", request=request, prompt_tokens=1, max_tokens=10))
+        lengths.append((await expansions.plan(LONG)).sketch)
+    assert 0 < lengths[-1] < lengths[0] == lengths[4]
+
+
+@in_virtual_time
 async def test_who_waits_gets_the_place_that_is_given_back() -> None:
     expansions, _ = made([device("one")])
     first = await placed(expansions)
