@@ -40,7 +40,12 @@ from tandem.benchmarks.robustness.load import DEVICES, MODES, REPLICA, asking, p
 PROGRAM = [*TANDEM, "device"]
 DIALLED = "phone"
 """Name of the device that dials in."""
-LOAD = (*MODES, {"mode": "device", "device": DIALLED}, {"mode": "speculative", "device": DIALLED})
+LOAD = [
+    way
+    for with_phone in ({"mode": "device", "device": DIALLED}, {"mode": "speculative", "device": DIALLED})
+    for way in (*MODES, with_phone, *MODES[:2])
+]
+"""Ways of the streams in turn. Of 32 streams, each device has the four that it takes."""
 VICTIMS = {
     **{
         name: REPLICA.format(name)
@@ -52,10 +57,12 @@ VICTIMS = {
     "Serve's controller": "ray::ServeController",
 }
 """Titles of the processes, by their names."""
+# Clients are programs, which read at once: every wait counts.
 SETTINGS: dict[str, Any] = {
     "verifier": {"replicas": 2, "engine": {"kind": "torch", "model": "target"}},
     "hosts": [{"name": "edge", "devices": [{"name": name, "link": {"rtt_ms": 5.0}} for name in DEVICES]}],
     "ingress_replicas": 2,
+    "default_reader_rate": 0.0,
 }
 STOPPED_S = 8.0
 """Time for which a process is stopped."""
@@ -168,8 +175,8 @@ async def measure(
                 print(f"{name}, {sign.name}: {what}")
             figures = (len(outcome.gaps_s), len(outcome.failures), len(outcome.breaks))
             gap_s = max(outcome.gaps_s, default=0.0)
-            rows.append((name, sign.name, *map(str, figures), f"{gap_s:.1f}"))
-    columns = ("process", "signal", "answers", "failed", "broken", "longest gap, s")
+            rows.append((name, sign.name, *map(str, figures), f"{gap_s:.1f}", outcome.longest))
+    columns = ("process", "signal", "answers", "failed", "broken", "longest gap, s", "which")
     report.table(f"{streams} streams while processes are killed and stopped", columns, rows)
     return {
         "failed": sum(len(outcome.failures) for outcome in outcomes),

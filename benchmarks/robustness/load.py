@@ -6,11 +6,11 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -22,8 +22,10 @@ PROMPTS = (
     "Compare two machines.",
     "Who lives in Dunmere?",
 )
+Way = Mapping[str, Any]
+"""Way in which an answer is asked for: the `tandem` object of its request."""
 DEVICES = ("laptop", "notebook", "tablet")
-MODES: tuple[dict[str, str], ...] = (
+MODES: tuple[Way, ...] = (
     {"mode": "cloud"},
     {"mode": "speculative"},
     {"mode": "speculative", "device": "laptop"},
@@ -46,12 +48,23 @@ class Outcome:
     failures, breaks: errors of requests without an answer, and of broken answers.
     waited_s: for the first text of each answer, refused attempts included.
     gaps_s: longest time without new text of each answer, the wait for its first and its end included.
+    longest: the way of the answer with the longest of these, and its refusals.
     """
 
     failures: list[str] = field(default_factory=list)
     breaks: list[str] = field(default_factory=list)
     waited_s: list[float] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
+    longest: str = ""
+
+    def came(self, how: Way, read: Read, refused_s: float, refusal: str) -> None:
+        """Record an answer. refused_s: for how long it was refused before; refusal: the last one in words."""
+        gap_s = max(refused_s + read.first_s, read.gap_s)
+        if gap_s >= max(self.gaps_s, default=0.0):
+            way = " ".join(how[part] for part in ("mode", "device") if part in how)
+            self.longest = f"{way}, refused for {refused_s:.1f} s: {refusal}" if refusal else way
+        self.waited_s.append(refused_s + read.first_s)
+        self.gaps_s.append(gap_s)
 
 
 class Read(NamedTuple):
@@ -66,7 +79,7 @@ class Broken(Exception):
     """An answer began and did not end as it should."""
 
 
-async def answer(http: httpx.AsyncClient, prompt: str, how: dict[str, str]) -> Read:
+async def answer(http: httpx.AsyncClient, prompt: str, how: Way) -> Read:
     """Read an answer. Raises Broken, and httpx's errors if none began."""
     body = {
         "model": "tandem",
@@ -74,7 +87,7 @@ async def answer(http: httpx.AsyncClient, prompt: str, how: dict[str, str]) -> R
         "max_tokens": TOKENS,
         "temperature": 0,
         "stream": True,
-        "tandem": how,
+        "tandem": dict(how),
     }
     began_s, first_s, gap_s, text, finish = time.perf_counter(), 0.0, 0.0, "", None
     last_s = began_s
@@ -117,18 +130,19 @@ async def asking(address: tuple[str, int]) -> AsyncIterator[tuple[httpx.AsyncCli
 
 
 async def ask_on(
-    http: httpx.AsyncClient, how: dict[str, str], right: dict[str, str], outcome: Outcome, again_s: float
+    http: httpx.AsyncClient, how: Way, right: dict[str, str], outcome: Outcome, again_s: float
 ) -> None:
     """Ask one question after the other, until cancelled. again_s: how long a refused one is asked again."""
     for prompt in itertools.cycle(PROMPTS):
-        began_s = time.perf_counter()
+        began_s, refusal = time.perf_counter(), ""
         try:
             while True:
                 refused_s = time.perf_counter() - began_s
                 try:
                     read = await answer(http, prompt, how)
                     break
-                except httpx.HTTPError:
+                except httpx.HTTPError as error:
+                    refusal = str(error) or repr(error)
                     if refused_s >= again_s:
                         raise
                 await asyncio.sleep(AGAIN_S)
@@ -137,8 +151,7 @@ async def ask_on(
         except httpx.HTTPError as error:
             outcome.failures.append(f"{how}: {error or repr(error)}")
         else:
-            outcome.waited_s.append(refused_s + read.first_s)
-            outcome.gaps_s.append(max(refused_s + read.first_s, read.gap_s))
+            outcome.came(how, read, refused_s, refusal)
             if how["mode"] in LOSSLESS and read.text != right[prompt]:
                 outcome.breaks.append(f"{how}: another answer: {read.text!r} for {right[prompt]!r}")
 
@@ -149,7 +162,7 @@ async def under_load(
     right: dict[str, str],
     during: Callable[[], Awaitable[None]],
     again_s: float = 0.0,
-    modes: Sequence[dict[str, str]] = MODES,
+    modes: Sequence[Way] = MODES,
 ) -> Outcome:
     """Return the outcome of the requests sent during an operation. again_s: as in ask_on; modes: streams' own."""
     outcome, each = Outcome(), itertools.islice(itertools.cycle(modes), streams)

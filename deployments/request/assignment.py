@@ -198,6 +198,11 @@ class RoutingRequest:
     content: str = ""
     unsuited: tuple[str, ...] = ()
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Names of the devices that the client asks for."""
+        return (self.device,) if isinstance(self.device, str) else self.device or ()
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
+from math import inf
 from typing import NoReturn, Protocol
 
 from tandem.cluster.devices.record import DeviceRecord
@@ -49,10 +51,16 @@ ASSIGNED_S = 2.0
 """By now it is known of a session that was opened: devices register every second, and replicas are asked as often."""
 
 
+RETRY_LOST_S = 3.0
+"""Time after which a request may use an endpoint again that has failed it, if that is still listed."""
+AWAY_S = 1.0
+"""Time after which a request that names a device which has just left goes on without it, as after its loss."""
+LATELY_S = 60.0
+"""Time since it has left in which a device counts as away for a moment, and not as unknown."""
 FULL_S = 1.0
 """Seconds after which it is worth asking again for a device where all are full."""
 KEPT = 4096
-"""Replicas whose prompts are counted."""
+"""Replicas whose prompts are counted, and devices that are known to have left."""
 COMPARED = 3
 """Devices with which each mode is compared, the ones that the policy prefers."""
 
@@ -115,6 +123,8 @@ class Assigner:
         self._pools: dict[str, tuple[EndpointInfo, ...]] = {}
         self._devices = DeviceIndex(collaboration.preference)
         self._awaited: frozenset[str] = frozenset()  # devices that should be there and are not
+        self._left: LRUTable[str, float] = LRUTable(KEPT)  # when devices have left
+        self._last_left_s = -inf
         self._assigned: Counter[str] = Counter()  # sessions at replicas, by key, since they were last listed
         self._prompts: LRUTable[str, tuple[float, float]] = LRUTable(KEPT)  # pending tokens, and at what time
         self._now_s = 0.0
@@ -151,8 +161,8 @@ class Assigner:
         self._collaboration, self._devices = collaboration, devices
         self._new_routing, self._routing = routing, {}
 
-    def see(self, snapshot: Snapshot) -> None:
-        """Take over a new snapshot, or the difference to the last one."""
+    def see(self, snapshot: Snapshot, now_s: float = 0.0) -> None:
+        """Take over a new snapshot, or the difference to the last one. now_s: as in `assign`."""
         # A pool that is listed anew knows of what was assigned before.
         old = [listed for pool, listed in snapshot.pools.items() if listed == self._pools.get(pool)]
         unchanged = {endpoint.key for listed in old for endpoint in listed}
@@ -160,15 +170,20 @@ class Assigner:
         self._assignments = deque(each for each in self._assignments if each[1] in unchanged)
         self._version, self._pools = snapshot.version, dict(snapshot.pools)
         self._awaited = snapshot.awaited
+        known = self._devices.records.keys()
+        gone = known - snapshot.devices.keys() if snapshot.since is None else known & set(snapshot.gone)
+        for name in gone:
+            self._left[name] = self._last_left_s = now_s
         if snapshot.since is None:
             self._devices.replace(snapshot.devices)
         else:
             self._devices.change(snapshot.devices, snapshot.gone)
 
-    def assign(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
+    def assign(self, wanted: RoutingRequest, waited_s: float = 0.0, now_s: float = 0.0) -> Assignment:
         """Choose mode and endpoints.
 
-        retry_lost: endpoints that failed the request may be tried again.
+        waited_s: for how long the request has waited for them; after a while, endpoints that failed it may be tried
+            again, and a device that has just left is done without.
         now_s: of any one clock, seconds.
 
         Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, SplitMismatch, and NoEndpoint where what is needed
@@ -180,7 +195,7 @@ class Assigner:
             self._assigned[self._assignments.popleft()[1]] -= 1
         if wanted.sent:
             self._kept_until_s |= dict.fromkeys(wanted.full, now_s + FIRST_S)
-        ways = Ways()
+        wanted, ways, retry_lost = self._without_left(wanted, waited_s), Ways(), waited_s >= RETRY_LOST_S
         try:
             chosen = self._choose(wanted, lambda: self._candidates(wanted, ways, retry_lost, now_s))
         except NothingAllowed as error:
@@ -220,6 +235,31 @@ class Assigner:
             forecast=forecast,
         )
 
+    def _without_left(self, wanted: RoutingRequest, waited_s: float) -> RoutingRequest:
+        """Return a new request as it goes on if no device that it asks for is there, and one has just left: without
+        any, as after its loss, if its account and its objective leave that open. Raises NoEndpoint while that may yet
+        be back."""
+        kind = None if wanted.mode is None else MODES.get(wanted.mode)
+        role = None if kind is None else kind.device_role()
+        named = wanted.named or ((ANY_DEVICE,) if role is not None and role.needed else ())
+        mode = "cloud" if role is None else role.if_lost
+        if not named or _begun(wanted) or wanted.objective is not None or (kind is not None and kind.private):
+            return wanted
+        if not mode or (wanted.modes is not None and mode not in wanted.modes):
+            return wanted
+        among = wanted.devices if ANY_DEVICE in named else named
+        if self._devices.best(among) is not None or self._now_s - self._left_s(among) > LATELY_S:
+            return wanted
+        if waited_s < AWAY_S:
+            raise NoEndpoint("a device that was there has just left")
+        return replace(wanted, mode=mode, device=None)
+
+    def _left_s(self, among: Sequence[str] | None) -> float:
+        """Return when the last of these devices, or of all, has left; minus infinity if none has."""
+        if among is None:
+            return self._last_left_s
+        return max((self._left.get(name, -inf) for name in among), default=-inf)
+
     def assigned_elsewhere(self, made: Assignment, now_s: float) -> None:
         """Count the sessions of another model's request at the devices that both have."""
         self._devices.forget_assigned(now_s - ASSIGNED_S)
@@ -230,8 +270,7 @@ class Assigner:
     def _choose(self, wanted: RoutingRequest, candidates: Callable[[], Sequence[Candidate]]) -> Collaboration:
         if wanted.mode is not None and wanted.mode not in MODES:
             raise UnknownMode(f"mode {wanted.mode!r} is not one of {', '.join(MODES)}")
-        named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
-        known = self._devices.records
+        named, known = wanted.named, self._devices.records
         if named and not any(name == ANY_DEVICE or name in known for name in named) and not _begun(wanted):
             self._refuse(*named)
         return self._collaboration.choose(

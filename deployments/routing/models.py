@@ -61,8 +61,9 @@ class ModelRoutings:
 
     def see(self, snapshot: Snapshot) -> None:
         """Take over what is up, or what has changed."""
+        now_s = asyncio.get_running_loop().time()
         for model in self._models:
-            self._routings[model.name].see(snapshot.of(model.name, model.suffix))
+            self._routings[model.name].see(snapshot.of(model.name, model.suffix), now_s)
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Mode and endpoints for a request, as Routing.assign."""

@@ -32,8 +32,6 @@ KEEP_S = 10.0
 """Seconds between two times that modes' learnt state is written, if it has changed."""
 
 LOOK_AGAIN_S = 0.5  # at the latest: an endpoint that failed a request may be tried again after a while
-RETRY_LOST_S = 3.0
-"""Time after which a request may use an endpoint again that has failed it, if that is still listed."""
 
 
 async def _no_device(name: str) -> bool:
@@ -77,9 +75,9 @@ class Routing:
         self._informed = False
         self._waiting = Counter[str]()
 
-    def see(self, snapshot: Snapshot) -> None:
-        """Take over what is up, or what has changed."""
-        self.assigner.see(snapshot)
+    def see(self, snapshot: Snapshot, now_s: float = 0.0) -> None:
+        """Take over what is up, or what has changed. now_s: on the event loop's clock."""
+        self.assigner.see(snapshot, now_s)
         for part in self.modes.values():
             part.see()
         self._informed = True
@@ -100,8 +98,7 @@ class Routing:
         try:
             return await self._assign(wanted)
         except NoSuchDevice as error:
-            named = (wanted.device,) if isinstance(wanted.device, str) else wanted.device
-            for name in named or ():
+            for name in wanted.named:
                 if await self._may_dial_in(name):
                     raise NoEndpoint(f"{error}; it has a key, and may dial in") from None
             raise
@@ -114,8 +111,7 @@ class Routing:
             try:
                 if not self._informed:  # a new router: what it has not heard of may well be there
                     raise NoEndpoint("the router does not know yet what is up")
-                retry_lost = now_s - began_s >= RETRY_LOST_S
-                return self.assign_now(wanted, retry_lost, now_s)
+                return self.assign_now(wanted, now_s - began_s, now_s)
             except NoEndpoint as error:
                 left_s = began_s + self.settings.wait_s - now_s
                 if left_s <= 0:
@@ -140,10 +136,10 @@ class Routing:
         except EngineError:
             return None
 
-    def assign_now(self, wanted: RoutingRequest, retry_lost: bool = False, now_s: float = 0.0) -> Assignment:
+    def assign_now(self, wanted: RoutingRequest, waited_s: float = 0.0, now_s: float = 0.0) -> Assignment:
         """Assign as Assigner.assign, and add prices and the mode's briefing."""
         self.assigner.usual_price = per_million(self.accounts.price_in, self.accounts.price_out)
-        made = self.assigner.assign(wanted, retry_lost, now_s)
+        made = self.assigner.assign(wanted, waited_s, now_s)
         prices = self._prices(wanted, made.endpoints)
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)
         return replace(made, prices=prices, briefing=briefing)

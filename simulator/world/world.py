@@ -245,7 +245,7 @@ class World:
             directory.list_pool(pool, [_with_load(server) for server in up])
             self._hand_over(up)
         directory.register(self.devices.news(), self.loop.time())
-        self.routing.see(directory.since(self.routing.assigner.version))
+        self.routing.see(directory.since(self.routing.assigner.version), self.loop.time())
         if self._sample():
             self.refresh_soon()
 

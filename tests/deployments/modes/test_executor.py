@@ -15,6 +15,7 @@ from tandem.deployments.request.assignment import Assignment, RoutingRequest
 from tandem.deployments.request.job import Job, JobStats, NoSuchDevice, UnknownMode
 from tandem.deployments.request.session import Reach
 from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.deployments.routing.assigner import RETRY_LOST_S
 from tandem.engine.base import (
     ContextOverflow,
     EngineError,
@@ -319,7 +320,7 @@ async def test_half_an_answer_is_not_given_up_while_somebody_may_come_back() -> 
         asked += 1
         if asked > 6:
             world.engines = dict.fromkeys(world.engines, NullEngine())
-        return world.router.assign_now(wanted, retry_lost=True)
+        return world.router.assign_now(wanted, waited_s=RETRY_LOST_S)
 
     executor = Executor(assign, Reach(world._dial), limits=Limits(replans=0))
     ids = [i async for delta in executor.run(job("cloud")) for i in delta.ids]

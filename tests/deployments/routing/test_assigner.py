@@ -15,7 +15,7 @@ from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.modes.speculative.mode import PairBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice, UnknownMode
-from tandem.deployments.routing.assigner import ASSIGNED_S, Assigner
+from tandem.deployments.routing.assigner import ASSIGNED_S, RETRY_LOST_S, Assigner
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import EngineStopped, NoCapacity, SplitInfo
@@ -210,8 +210,8 @@ def briefing(made: Assignment) -> PairBriefing:
 def test_a_device_goes_on_without_the_clouds_drafter() -> None:
     router = assigner(Snapshot(1, {**FULL.pools, "drafter": DRAFTERS}, FULL.devices))
     for lost, left in ((("drafter@127.0.0.1:3",), DRAFTERS[1]), (tuple(d.key for d in DRAFTERS), None)):
-        for retry_lost in (False, True):
-            made = router.assign(RoutingRequest("speculative", "near", lost), retry_lost)
+        for waited_s in (0.0, RETRY_LOST_S):
+            made = router.assign(RoutingRequest("speculative", "near", lost), waited_s)
             assert (made.mode, made.device, made.endpoints.get("drafter")) == ("speculative", "near", left)
     with_both_lost = RoutingRequest("speculative", "near", ("drafter@127.0.0.1:3", EndpointInfo.of(NEAR).key))
     assert router.assign(with_both_lost).mode == "cloud"
@@ -241,7 +241,7 @@ def test_a_lost_verifier_is_avoided_until_it_may_be_tried_again() -> None:
     both = RoutingRequest("cloud", lost=(first.key, other.key))
     with pytest.raises(NoEndpoint):
         router.assign(both)
-    assert router.assign(both, retry_lost=True).endpoints["target"].key in (first.key, other.key)
+    assert router.assign(both, waited_s=RETRY_LOST_S).endpoints["target"].key in (first.key, other.key)
 
 
 def test_of_those_that_failed_it_whoever_did_least_often_is_tried() -> None:
@@ -250,7 +250,7 @@ def test_of_those_that_failed_it_whoever_did_least_often_is_tried() -> None:
     assert len(keys) > 1
     for spared in keys:
         lost = tuple(keys) + tuple(key for key in keys if key != spared)
-        made = assigner().assign(RoutingRequest("cloud", lost=lost), retry_lost=True)
+        made = assigner().assign(RoutingRequest("cloud", lost=lost), waited_s=RETRY_LOST_S)
         assert made.endpoints["target"].key == spared
 
 

@@ -11,9 +11,9 @@ from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.config.settings import AccountSettings, RouterSettings
 from tandem.deployments.request.assignment import EndpointInfo, NoEndpoint, RoutingRequest
 from tandem.deployments.request.job import NoSuchDevice
-from tandem.deployments.routing.assigner import Assigner
+from tandem.deployments.routing.assigner import AWAY_S, LATELY_S, RETRY_LOST_S, Assigner
 from tandem.deployments.routing.directory import Snapshot
-from tandem.deployments.routing.routing import RETRY_LOST_S, Routing
+from tandem.deployments.routing.routing import Routing
 from tandem.policies.cost import PerToken, per_million
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
@@ -92,6 +92,59 @@ async def test_an_endpoint_that_failed_the_request_is_tried_again_after_a_while(
     again = await made.assign(replace(CLOUD, lost=(key,)))
     assert again.endpoints["target"].key == key
     assert now_s() == pytest.approx(RETRY_LOST_S, abs=0.5)
+
+
+PHONE = DeviceRecord(name="phone", address="d:0", profile="native", model="m", vocabulary="v")
+THERE = replace(UP, devices={"phone": PHONE})
+GONE = replace(UP, version=2, gone=("phone",), since=1)
+
+
+@pytest.mark.parametrize("mode", [None, "device", "speculative", "race", "sketch"])
+@pytest.mark.parametrize("device", ["phone", "any", ("phone", "toaster")])
+@in_virtual_time
+async def test_a_device_that_has_just_left_is_done_without(
+    mode: str | None, device: str | tuple[str, ...]
+) -> None:
+    """Requests go on as after its loss, and within three seconds: its program may be long in coming back."""
+    made = router(wait_s=30.0)
+    made.see(THERE)
+    await asyncio.sleep(5.0)
+    made.see(GONE)
+    began_s = now_s()
+    got = await made.assign(RoutingRequest(mode, device))
+    assert (got.mode, got.device) == ("cloud", None)
+    assert now_s() - began_s == pytest.approx(AWAY_S, abs=0.5)
+
+
+@in_virtual_time
+async def test_a_device_that_comes_back_at_once_is_used() -> None:
+    made = router(wait_s=30.0)
+    made.see(THERE)
+    made.see(replace(UP, version=2))  # a new scheduler's, which knows no devices yet
+    asking = asyncio.ensure_future(made.assign(RoutingRequest("device", "phone")))
+    await asyncio.sleep(AWAY_S / 2)
+    made.see(replace(THERE, version=3, since=2))
+    assert (await asking).device == "phone"
+    assert now_s() == AWAY_S / 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "modes", "away_s"),
+    [("device", None, 1.5 * LATELY_S), ("device", ("device",), 0.0), ("split", None, 0.0)],
+)
+@in_virtual_time
+async def test_a_device_that_does_not_come_back_is_not_there(
+    mode: str, modes: tuple[str, ...] | None, away_s: float
+) -> None:
+    """Nor is one done without whose key may not use the cloud's modes, or whose prompt is to stay with it."""
+    made = router(wait_s=30.0)
+    made.see(THERE)
+    made.see(GONE)
+    await asyncio.sleep(away_s)
+    began_s = now_s()
+    with pytest.raises(NoSuchDevice, match="'phone'"):
+        await made.assign(RoutingRequest(mode, "phone", modes=modes))
+    assert now_s() == began_s
 
 
 def test_the_dearest_verifier_is_reckoned_with() -> None:
