@@ -26,7 +26,7 @@ there, without loss. In PICE's table III with a drafter, 1 and 0.85 are worse th
 OBJECTIVES = {"error": 0.05, "throughput": 0.0, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
 """The paper's objectives, in its order."""
 FULL_OBJECTIVES = {"throughput": 0.0, "error": 0.05, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
-"""The same where the LLM is full: there every token of a sketch makes all that wait for a place later."""
+"""Objectives where the LLM is full: there every token of a sketch makes all that wait for a place later."""
 FULL = 0.9
 """Share of the LLM's places that others have from which it counts as full."""
 
