@@ -64,6 +64,9 @@ function legend(session) {
     ${Object.entries(ORIGINS).map(
       ([origin, { label, means }]) => html`<li title=${means}><span class=${colour(origin)}>${label}</span></li>`,
     )}
+    <li title="where the cloud goes on in place of the device, or the device in place of the cloud">
+      <span class="handed">handed over</span>
+    </li>
   </ul>`;
 }
 
@@ -75,10 +78,20 @@ function legend(session) {
 function exchange(session, turn, at) {
   return html`<article class="turn" aria-label=${`Question ${at + 1}`}>
     ${session.editing === at ? editor(session, turn, at) : question(session, turn, at)}
-    <div class=${turn.answers.length > 1 ? "answers side" : "answers"}>
-      ${turn.answers.map((answer, i) => shown(session, turn, answer, at, i))}
-    </div>
+    ${answers(session, turn, at)}
   </article>`;
+}
+
+/**
+ * Show the answers of a turn.
+ * @param {Session} session
+ * @param {Turn} turn
+ * @param {number} at
+ */
+export function answers(session, turn, at) {
+  return html`<div class=${turn.answers.length > 1 ? "answers side" : "answers"}>
+    ${turn.answers.map((answer, i) => shown(session, turn, answer, at, i))}
+  </div>`;
 }
 
 /**
@@ -138,7 +151,7 @@ function shown(session, turn, answer, at, i) {
     ${answer.error ? html`<p class="error">${answer.error}</p>` : nothing}
     ${answer.state === "stopped" ? html`<p class="note">stopped</p>` : nothing}
     ${answer.finish === "length" ? html`<p class="note">cut off: the longest answer, or the end of the context</p>` : nothing}
-    ${journey(answer)} ${timeline(answer, turn.answers.length)} ${figures(answer)} ${reasons(answer)}
+    ${journey(answer, turn.answers.length)} ${timeline(answer, turn.answers.length)} ${figures(answer)} ${reasons(answer)}
     ${open(answer)
       ? nothing
       : html`<footer>
@@ -211,7 +224,11 @@ function sums(turns) {
   const usd = answers.reduce((sum, each) => sum + (each.stats?.cost.usd ?? 0), 0);
   const spent = answers.reduce((sum, each) => sum + (each.stats?.cost.joules ?? 0), 0);
   const written = answers.reduce((sum, each) => sum + tokens(each), 0);
-  return html`<p class="sums">So far: ${written} tokens, ${dollars(usd)}, ${joules(spent)} of devices' energy.</p>`;
+  const unknown = answers.filter((each) => !each.stats).length;
+  return html`<p class="sums">
+    So far: ${written} tokens, ${dollars(usd)}, ${joules(spent)} of devices'
+    energy${unknown ? `, and what ${unknown === 1 ? "an unfinished answer" : `${unknown} unfinished answers`} took` : ""}.
+  </p>`;
 }
 
 /**

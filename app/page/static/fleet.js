@@ -1,6 +1,7 @@
 /** The fleet, live: replicas and devices, their load, and who works for whom. */
 
 import { html, nothing, svg } from "./vendor/lit-html.js";
+import { answers } from "./chat.js";
 import { deviceOrders, ordered, rates, replicaOrders } from "./orders.js";
 import { label } from "./origins.js";
 import { joules, seconds } from "./units.js";
@@ -27,7 +28,8 @@ export function fleet(session) {
   const replicas = listed(found.pools, false).concat(listed(found.drained, true));
   const orders = !session.own;
   return html`<section class="fleet" aria-label="Fleet">
-    ${trouble ? html`<p class="error">${trouble}</p>` : nothing} ${picture(found, replicas)}
+    ${trouble ? html`<p class="error">${trouble}</p>` : nothing}
+    <div class="drawn" tabindex="0" role="group" aria-label="Drawing">${picture(found, replicas)}</div>
     ${session.orderTrouble ? html`<p class="error" role="alert">${session.orderTrouble}</p>` : nothing}
     <h2>Answers that are being given</h2>
     ${found.requests.length
@@ -43,6 +45,7 @@ export function fleet(session) {
           ]),
         )
       : html`<p class="note">None at the replica of the API that tells this page.</p>`}
+    ${own(session)}
     <h2>Replicas</h2>
     ${table(
       ["Name", "Model", "Sessions", "Waiting", "Room", "KV cache in use", "Preempted", "State", ...(orders ? ["Orders"] : [])],
@@ -86,6 +89,20 @@ export function fleet(session) {
         )
       : html`<p class="note">None is registered.</p>`}
   </section>`;
+}
+
+/**
+ * Show the last answer of this tab as it goes on, whatever is ordered meanwhile.
+ * @param {Session} session
+ */
+function own(session) {
+  const { turns } = session.current;
+  const last = turns.at(-1);
+  if (!last) return nothing;
+  return html`<h2>Your last answer</h2>
+    <section class=${session.choices.origins ? "" : "plain"} aria-label="Your last answer">
+      ${answers(session, last, turns.length - 1)}
+    </section>`;
 }
 
 /**

@@ -3,20 +3,15 @@
 import { html, nothing, svg } from "./vendor/lit-html.js";
 import { open, tokens } from "./answer.js";
 import { colour, label } from "./origins.js";
+import { widthOf } from "./timeline.js";
 
 /** @import { Answer } from "./types.d.ts" */
 
 /** @typedef {"large" | "small"} Station */
 
-const WIDTH = 520;
 const HEIGHT = 104;
-const READER = { x: 45, y: 52 };
-const API = { x: 215, y: 52 };
-/** @type {Record<Station, { x: number, y: number, name: string }>} */
-const STATIONS = {
-  large: { x: 430, y: 25, name: "large model" },
-  small: { x: 430, y: 79, name: "small model" },
-};
+const BOX = 82;
+const EDGE = 2; // around the boxes
 /** @type {Record<string, Station[]>} */
 const PASSED = {
   cloud: ["large"],
@@ -31,9 +26,16 @@ const PASSED = {
 /**
  * Show where the last tokens of an answer came along, as long as more may come.
  * @param {Answer} answer
+ * @param {number} beside number of answers side by side
  */
-export function journey(answer) {
+export function journey(answer, beside) {
   if (!open(answer)) return nothing;
+  const width = widthOf(beside);
+  const right = width - BOX / 2 - EDGE;
+  const reader = { x: BOX / 2 + EDGE, y: 52 };
+  const api = { x: width * 0.48, y: 52 };
+  /** @type {Record<Station, { x: number, y: number, name: string }>} */
+  const stations = { large: { x: right, y: 25, name: "large model" }, small: { x: right, y: 79, name: "small model" } };
   const last = answer.arrivals.at(-1);
   const origins = [...new Set((last?.runs ?? []).map(([origin]) => origin))];
   const passed = new Set(last ? origins.flatMap((origin) => PASSED[origin] ?? []) : ["large", "small"]);
@@ -43,11 +45,11 @@ export function journey(answer) {
   const edge = (/** @type {{x: number, y: number}} */ from, /** @type {{x: number, y: number}} */ to, /** @type {boolean} */ lit) =>
     svg`<line class=${lit ? `lit ${towards} ${beat} ${last ? tone : ""}` : ""} x1=${from.x} y1=${from.y} x2=${to.x} y2=${to.y}></line>`;
   const node = (/** @type {{x: number, y: number}} */ at, /** @type {string} */ name, /** @type {boolean} */ lit) =>
-    svg`<g class=${lit ? "lit" : ""}><rect x=${at.x - 45} y=${at.y - 16} width="90" height="32" rx="8"></rect><text x=${at.x} y=${at.y + 4} text-anchor="middle">${name}</text></g>`;
-  return html`<svg class="journey" viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label=${said(answer, origins)}>
-    ${edge(READER, API, true)} ${Object.entries(STATIONS).map(([key, at]) => edge(API, at, passed.has(/** @type {Station} */ (key))))}
-    ${node(READER, "you", true)} ${node(API, "API", true)}
-    ${Object.entries(STATIONS).map(([key, at]) => node(at, at.name, passed.has(/** @type {Station} */ (key))))}
+    svg`<g class=${lit ? "lit" : ""}><rect x=${at.x - BOX / 2} y=${at.y - 16} width=${BOX} height="32" rx="8"></rect><text x=${at.x} y=${at.y + 4} text-anchor="middle">${name}</text></g>`;
+  return html`<svg class="journey" viewBox="0 0 ${width} ${HEIGHT}" role="img" aria-label=${said(answer, origins)}>
+    ${edge(reader, api, true)} ${Object.entries(stations).map(([key, at]) => edge(api, at, passed.has(/** @type {Station} */ (key))))}
+    ${node(reader, "you", true)} ${node(api, "API", true)}
+    ${Object.entries(stations).map(([key, at]) => node(at, at.name, passed.has(/** @type {Station} */ (key))))}
   </svg>`;
 }
 

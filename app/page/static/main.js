@@ -22,7 +22,7 @@ function draw() {
   due = false;
   const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 80;
   render(page(), root);
-  if (atEnd && session.busy) scrollTo(0, document.documentElement.scrollHeight);
+  if (atEnd && session.busy && view() === "#chat") scrollTo(0, document.documentElement.scrollHeight);
 }
 
 /** @type {Record<string, string>} names of the views, by what the address has */

@@ -2,7 +2,7 @@
 
 import DOMPurify from "./vendor/dompurify.js";
 import { Marked } from "./vendor/marked.js";
-import { colour, label } from "./origins.js";
+import { ORIGINS, colour, label } from "./origins.js";
 
 /** @import { Run } from "./types.d.ts" */
 
@@ -59,7 +59,7 @@ function origins(text, runs) {
 }
 
 /**
- * Give every word its colour. Where it stands in the source is found by what is shown, in order: Markdown only leaves
+ * Give every word its colour, and the first one behind a hand-over its mark. Where it stands in the source is found by what is shown, in order: Markdown only leaves
  * characters out, but for entities, which keep the colour before them.
  * @param {DocumentFragment} nodes
  * @param {string} source
@@ -71,6 +71,8 @@ function paint(nodes, source, from) {
   const texts = [];
   while (walker.nextNode()) texts.push(/** @type {Text} */ (walker.currentNode));
   let place = 0;
+  /** @type {import("./origins.js").Side} */
+  let side = null;
   const find = (/** @type {string} */ what) => {
     const found = source.slice(place, place + NEAR + what.length).indexOf(what);
     if (found >= 0) place += found + what.length;
@@ -90,19 +92,27 @@ function paint(nodes, source, from) {
       else parts.push([origin, character]);
       return units + character.length;
     }, 0);
-    text.replaceWith(...parts.map(([origin, shown]) => painted(origin, shown)));
+    const shown = parts.map(([origin, said]) => {
+      const now = (said.trim() && ORIGINS[origin]?.side) || null;
+      const from = now && side && now !== side ? side : null;
+      side = now ?? side;
+      return painted(origin, said, from);
+    });
+    text.replaceWith(...shown);
   }
 }
 
 /**
  * @param {string} origin
  * @param {string} shown
+ * @param {import("./origins.js").Side} handed side that handed over to this one, just before; null: none did
  */
-function painted(origin, shown) {
+function painted(origin, shown, handed) {
   if (!origin || !shown.trim()) return shown;
   const element = document.createElement("span");
   element.className = colour(origin);
-  element.title = label(origin);
+  element.title = handed ? `${label(origin)}, handed over from ${handed}` : label(origin);
+  if (handed) element.classList.add("handed");
   element.textContent = shown;
   return element;
 }

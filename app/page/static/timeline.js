@@ -11,6 +11,7 @@ const HEIGHT = 120;
 const LEFT = 40;
 const BOTTOM = 18;
 const TOP = 8;
+const LETTERS = 12; // height of a name
 const STALLED_S = 0.001;
 const MOST_TOLD = 3;
 const NARROW = 768; // of windows in which answers are one below the other
@@ -66,6 +67,12 @@ export function course(arrivals, rate) {
 }
 
 /**
+ * Return the width of a drawing in one of so many answers side by side, about its pixels, so that its letters are readable.
+ * @param {number} beside
+ */
+export const widthOf = (beside) => Math.round(innerWidth < NARROW ? innerWidth - 70 : WIDEST / beside);
+
+/**
  * Show the time line, and say it in words.
  * @param {Answer} answer
  * @param {number} beside number of answers side by side
@@ -73,8 +80,8 @@ export function course(arrivals, rate) {
 export function timeline(answer, beside) {
   const found = course(answer.arrivals, answer.rate);
   if (!found) return nothing;
-  const said = words(found, answer.rate);
-  const width = Math.round(innerWidth < NARROW ? innerWidth - 70 : WIDEST / beside); // so that its letters are readable
+  const said = words(found, answer.rate, rounds(answer));
+  const width = widthOf(beside);
   const until_s = Math.max(found.last_s, Math.min(found.read.at(-1)?.at_s ?? 0, found.last_s * 2), 0.001);
   const x = (/** @type {number} */ at_s) => LEFT + (at_s / until_s) * (width - LEFT - 8);
   const y = (/** @type {number} */ tokens) => HEIGHT - BOTTOM - (tokens / found.tokens) * (HEIGHT - BOTTOM - TOP);
@@ -91,8 +98,8 @@ export function timeline(answer, beside) {
             at_s <= until_s ? tokens : tokens - (at_s - until_s) * answer.rate,
           )}`).join(" ")}><title>${`read at ${answer.rate} tokens/s`}</title></polyline>`
         : nothing}
-      ${mark(width, x(found.first_s), floor, "first", `first token ${seconds(found.first_s)}`)}
-      ${found.handovers.slice(0, MOST_TOLD).map(({ at_s, from, to }) => mark(width, x(at_s), floor, "handover", `${from} → ${to} ${seconds(at_s)}`))}
+      ${mark(width, x(found.first_s), floor, 0, "first", `first token ${seconds(found.first_s)}`)}
+      ${found.handovers.slice(0, MOST_TOLD).map(({ at_s, from, to }, i) => mark(width, x(at_s), floor, i + 1, "handover", `${from} → ${to} ${seconds(at_s)}`))}
       <line class="axis" x1=${LEFT} x2=${width - 8} y1=${floor} y2=${floor}></line>
       <text x=${LEFT} y=${HEIGHT - 4}>0 s</text>
       <text x=${width - 8} y=${HEIGHT - 4} text-anchor="end">${seconds(until_s)}</text>
@@ -101,6 +108,14 @@ export function timeline(answer, beside) {
     </svg>
     <figcaption>${said}</figcaption>
   </figure>`;
+}
+
+/**
+ * Return an answer's rounds of drafting and verification, which the server tells at the end.
+ * @param {Answer} answer
+ */
+function rounds({ stats }) {
+  return Object.values(stats?.modes ?? {}).reduce((sum, figures) => sum + (Number(figures["rounds"]) || 0), 0);
 }
 
 /**
@@ -134,14 +149,15 @@ function steps(arrivals, x, y) {
  * @param {number} width
  * @param {number} x
  * @param {number} floor
+ * @param {number} row of its name, so that no two are on each other
  * @param {string} kind
  * @param {string} name
  */
-function mark(width, x, floor, kind, name) {
+function mark(width, x, floor, row, kind, name) {
   const right = x > width * 0.6;
   return svg`<g class=${kind}>
     <line x1=${x} x2=${x} y1=${TOP} y2=${floor}></line>
-    <text x=${right ? x - 3 : x + 3} y=${TOP + 8} text-anchor=${right ? "end" : "start"}>${name}</text>
+    <text x=${right ? x - 3 : x + 3} y=${TOP + 8 + row * LETTERS} text-anchor=${right ? "end" : "start"}>${name}</text>
   </g>`;
 }
 
@@ -149,9 +165,11 @@ function mark(width, x, floor, kind, name) {
  * Say in a sentence or two how an answer came.
  * @param {Course} found
  * @param {number} rate
+ * @param {number} rounds of drafting and verification; 0: none, or not known yet
  */
-export function words(found, rate) {
-  const said = [`First token after ${seconds(found.first_s)}, ${found.tokens} tokens in ${seconds(found.last_s)}.`];
+export function words(found, rate, rounds) {
+  const told = rounds ? `, in ${rounds} ${rounds === 1 ? "round" : "rounds"} of drafts` : "";
+  const said = [`First token after ${seconds(found.first_s)}, ${found.tokens} tokens in ${seconds(found.last_s)}${told}.`];
   for (const { at_s, from, to } of found.handovers.slice(0, MOST_TOLD)) {
     said.push(`Handed over from ${from} to ${to} after ${seconds(at_s)}.`);
   }
@@ -161,7 +179,7 @@ export function words(found, rate) {
     const waited = found.stalls.reduce((sum, { from_s, to_s }) => sum + to_s - from_s, 0);
     said.push(
       waited
-        ? `A reader of ${rate} tokens/s waits ${found.stalls.length} times, ${seconds(waited)} in all.`
+        ? `A reader of ${rate} tokens/s waits ${found.stalls.length === 1 ? "once" : `${found.stalls.length} times`}, ${seconds(waited)} in all.`
         : `A reader of ${rate} tokens/s never waits.`,
       `At most ${found.buffer} tokens lie unread.`,
     );

@@ -2,55 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import shutil
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import (
-    BrowserContext,
-    ConsoleMessage,
-    Error,
-    Page,
-    ViewportSize,
-    async_playwright,
-    expect,
-)
+from playwright.async_api import BrowserContext, Page, expect
 
-from tandem.app.api.experiments import endpoints
-from tandem.cluster.link.link import LinkProfile
 from tandem.deployments.access.keys import Role
-from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
 from tandem.policies.reader.quality import buffers, stall_s
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import OBJECTIVES, Candidate, Leaves
-from tests.app.api.null_backend import UP, NullBackend, times
+from tests.app.api.null_backend import NullBackend, times
 from tests.app.api.stats.test_why import EXPECTED, FORECAST
 from tests.app.page.pictures import take
+from tests.app.page.weight import weigh
+from tests.app.page.window import PHONE, SAYS, accessible, ask, fits, opened
 from tests.cluster.proxy import proxy_to
 
 pytestmark = pytest.mark.slow
 
-SAYS = """## Two towns
-
-A **bridge** joins `Marworth` and [Elm](https://example.org/elm?a=1&b=2):
-
-1. first the *river*
-2. then the hill
-
-```python
-print("a < b & c")
-```
-
-<img src=x onerror="document.title='hacked'"> Done.
-"""
+MOST_BYTES = 200_000
+SOON_MS = 1000.0
 HARD = [
     "See https://example.org/a?b=c&d=e and <https://example.org> or www.example.org/x_y_z, mail me@example.org.",
     "a_b_c __bold__ *it* **bo*th*** ~~gone~~ `co de` \\*no\\* &amp; &copy; &nope; 2 < 3 > 1",
@@ -61,66 +37,6 @@ HARD = [
     "Zürich 🗼 has é, e\u0301 and \ue000 in it; <b>no bold</b> <!-- none --> 日本語です。",
 ]
 """Markdown that a mark in the wrong place would change."""
-DESK: ViewportSize = {"width": 1280, "height": 900}
-SIMULATED_MS = 60_000
-"""Longest wait for a simulation, in a process that begins first."""
-PHONE: ViewportSize = {"width": 360, "height": 740}
-
-
-@pytest.fixture
-async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
-    """Races begin at the device and are handed over after 38 tokens."""
-    backend = NullBackend(says=SAYS, ledger=tmp_path / "ledger.sqlite", context=4096)
-    backend.origins["race"] = (Origin.DEVICE,) * 38 + (Origin.CLOUD,) * 1000
-    await backend.treasury.open()
-    yield backend
-    await backend.treasury.close()
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[BrowserContext]:
-    """A browser's window, whose pages must cause neither errors nor breaches of their policy."""
-    found: list[str] = []
-
-    def note(message: ConsoleMessage) -> None:
-        if message.type == "error" and "Failed to load resource" not in message.text:  # of refused requests
-            found.append(message.text)
-
-    async with async_playwright() as playwright:
-        try:
-            browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        except Error as error:
-            pytest.skip(f"no browser: {error.message.splitlines()[0]}")
-        context = await browser.new_context()
-        context.set_default_timeout(20_000)
-        context.on("console", note)
-        context.on("weberror", lambda error: found.append(str(error.error)))
-        yield context
-        await browser.close()
-    assert found == []
-
-
-@pytest.fixture
-async def page(browser: BrowserContext, address: str) -> Page:
-    return await opened(browser, address)
-
-
-async def opened(browser: BrowserContext, address: str, size: ViewportSize = DESK) -> Page:
-    page = await browser.new_page()
-    await page.set_viewport_size(size)
-    await page.goto(address)
-    return page
-
-
-async def ask(page: Page, question: str = "Tell me of two towns") -> None:
-    await page.get_by_label("Question", exact=True).fill(question)
-    await page.keyboard.press("Enter")
-
-
-async def accessible(page: Page) -> None:
-    """Assert that axe finds nothing."""
-    results = await Axe().run(page)
-    assert results.violations_count == 0, results.generate_report()
 
 
 async def test_an_answer_shows_who_wrote_it_and_when(page: Page) -> None:
@@ -139,7 +55,10 @@ async def test_an_answer_shows_who_wrote_it_and_when(page: Page) -> None:
     assert SAYS[:38].endswith("joins `Marw")
     await expect(text.locator("p code .from-device")).to_have_text("Marw")
     await expect(text.locator("p code .from-cloud")).to_have_text("orth")
+    await expect(text.locator(".handed")).to_have_text("orth")
+    await expect(text.locator(".handed")).to_have_attribute("title", "cloud, handed over from device")
     await expect(answer.get_by_role("img", name="Handed over from device to cloud")).to_be_visible()
+    await expect(answer.locator("figcaption")).to_contain_text("in 2 rounds of drafts.")
     await expect(answer.locator("figcaption")).to_contain_text("A reader of 5 tokens/s never waits.")
     await expect(answer.locator("dl").first).to_contain_text(f"tokens{len(SAYS) + 1}")
     await expect(page.get_by_role("status")).to_have_text("The answer is complete.")
@@ -185,7 +104,7 @@ async def test_origins_change_nothing_of_the_text(page: Page) -> None:
                 left -= part;
               }
               const nodes = rendered(text, runs);
-              const shown = [...nodes.querySelectorAll("span")].map((span) => [span.className, span.textContent]);
+              const shown = [...nodes.querySelectorAll("span")].map((span) => [span.classList[0], span.textContent]);
               if (whole.has(text)) letters(shown, runs, text, wrong);
               if (!bare(nodes).isEqualNode(plain)) wrong.push(["elements", text, runs]);
             }
@@ -234,6 +153,7 @@ async def test_stop_ends_the_work(page: Page, backend: NullBackend) -> None:
     await times(1, backend.closed)
     await expect(page.get_by_text("stopped", exact=True)).to_be_visible()
     await expect(page.get_by_role("button", name="Send")).to_be_visible()
+    await expect(page.locator(".sums")).to_contain_text("and what an unfinished answer took")
 
 
 async def test_what_came_before_the_page_was_left_is_kept(page: Page, backend: NullBackend) -> None:
@@ -412,53 +332,6 @@ async def test_two_modes_side_by_side(page: Page, backend: NullBackend) -> None:
     await accessible(page)
 
 
-async def test_the_fleet_as_it_changes(page: Page, backend: NullBackend) -> None:
-    await page.get_by_role("link", name="Fleet").click()
-    picture = page.get_by_role("img", name="1 devices, 2 replicas. No answer is being given.")
-    await expect(picture).to_be_visible()
-    await expect(page.get_by_role("row", name="verifier 1")).to_contain_text("75 % of 96 blocks")
-    await expect(page.get_by_role("row", name="pixel-2")).to_contain_text("missing")
-    backend.working = [
-        UnderWay(7, "ada", "race", {"target": "verifier 1", "device": "pixel-1"}, 12, "device")
-    ]
-    await expect(page.get_by_role("row", name="ada")).to_contain_text("verifier 1, pixel-1")
-    await expect(page.locator(".picture .box.busy")).to_have_count(2)
-    await accessible(page)
-    backend.working = []
-    await expect(page.locator(".picture .box.busy")).to_have_count(0)
-    await page.set_viewport_size(PHONE)
-    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    await accessible(page)
-    await page.get_by_role("link", name="Chat").click()
-    await expect(page.get_by_label("Question", exact=True)).to_be_visible()
-
-
-async def test_operators_take_parts_of_the_fleet_away(page: Page, backend: NullBackend) -> None:
-    (one,) = UP.pools["verifier"]
-    backend.snapshot = replace(UP, pools={"verifier": (one, replace(one, name="verifier 2"))})
-    await page.get_by_role("link", name="Fleet").click()
-    await page.get_by_role("button", name="Drain verifier 1").click()
-    await expect(page.get_by_role("button", name="Give verifier 1 requests")).to_be_visible()
-    await page.get_by_role("button", name="Drain verifier 2").click()
-    await expect(page.get_by_role("alert")).to_contain_text("verifier 2 is the last replica")
-    await page.get_by_role("button", name="Stop pixel-1").click()
-    await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("stopped")
-    await page.get_by_role("button", name="Start pixel-1").click()
-    await page.get_by_role("button", name="Cut the link of pixel-1").click()
-    await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("link cut")
-    await page.get_by_role("button", name="Restore the link of pixel-1").click()
-    await page.get_by_role("row", name="pixel-1").get_by_text("Throttle", exact=True).first.click()
-    await accessible(page)
-    form = page.get_by_role("row", name="pixel-1")
-    await form.get_by_label("Round trip, ms").fill("80")
-    await form.get_by_label("Lost, %").fill("2")
-    await form.get_by_role("button", name="Throttle", exact=True).click()
-    await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("link throttled")
-    assert backend.ordered.devices.link("pixel-1").profile == LinkProfile(rtt_s=0.08, loss=0.02)
-    await page.set_viewport_size(PHONE)
-    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
 async def test_a_request_is_drawn_as_it_travels(page: Page, backend: NullBackend) -> None:
     backend.hold_after = 30
     await page.get_by_label("Mode", exact=True).select_option("race")
@@ -477,72 +350,6 @@ async def test_a_request_is_drawn_as_it_travels(page: Page, backend: NullBackend
     await expect(page.locator(".journey")).to_have_count(0)
 
 
-async def test_experiments_run_and_are_compared(page: Page, backend: NullBackend) -> None:
-    await page.get_by_role("link", name="Experiments").click()
-    await accessible(page)
-    await page.get_by_label("Requests", exact=True).fill("5")
-    for alpha in ("0.9", "0.2"):
-        await page.get_by_label("Share of drafts that are accepted", exact=True).fill(alpha)
-        await page.get_by_role("button", name="Run", exact=True).click()
-        await expect(page.get_by_role("article", name="Result")).to_have_count(
-            1 if alpha == "0.9" else 2, timeout=SIMULATED_MS
-        )
-        await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible(timeout=SIMULATED_MS)
-    both = page.get_by_role("img", name="Time per further token")
-    await expect(both.locator("polyline")).to_have_count(2)
-    await page.get_by_label("Sweep over").select_option("Mode")
-    await page.get_by_label("Values, with commas between").fill("cloud, device")
-    await page.get_by_role("button", name="Run", exact=True).click()
-    modes = page.get_by_role("article", name="Result 3")
-    await expect(modes.get_by_role("img", name="Time to first token, mean").locator("circle")).to_have_count(
-        2, timeout=SIMULATED_MS
-    )
-    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible(timeout=SIMULATED_MS)
-    await modes.get_by_role("button", name="Remove result 3").click()
-    await page.get_by_label("Experiment", exact=True).select_option("dsd")
-    await page.get_by_label("Round trip, ms: each of").fill("5, 50")
-    await page.get_by_label("Users").fill("4")
-    await page.get_by_role("button", name="Run", exact=True).click()
-    swept = page.get_by_role("article", name="Result 3")
-    await expect(
-        swept.get_by_role("img", name="Time to first token, mean").locator("polyline")
-    ).to_have_count(2, timeout=SIMULATED_MS)
-    await expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible(timeout=SIMULATED_MS)
-    await swept.get_by_text("Figures", exact=True).click()
-    await expect(swept.get_by_role("row")).to_have_count(5)
-    await accessible(page)
-    await page.set_viewport_size(PHONE)
-    assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-    await accessible(page)
-    await page.get_by_label("Round trip, ms: each of").fill("5, far")
-    await page.get_by_role("button", name="Run", exact=True).click()
-    await expect(page.get_by_role("alert")).to_contain_text("devices.0.link.rtt_ms may be above 0")
-    await page.get_by_role("button", name="Remove result 3").click()
-    await expect(page.get_by_role("article", name="Result")).to_have_count(2)
-
-
-async def test_an_experiment_is_cancelled(
-    page: Page, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = asyncio.Event()
-
-    async def endless(order: dict[str, object]) -> AsyncIterator[dict[str, object]]:
-        try:
-            yield {"type": "begun", "total": 8, "points": 1}
-            yield {"type": "progress", "done": 3}
-            await asyncio.Event().wait()
-        finally:
-            closed.set()
-
-    monkeypatch.setattr(endpoints, "simulated", endless)
-    await page.get_by_role("link", name="Experiments").click()
-    await page.get_by_role("button", name="Run", exact=True).click()
-    await expect(page.get_by_label("3 of 8 requests")).to_be_visible()
-    await page.get_by_role("button", name="Cancel").click()
-    await asyncio.wait_for(closed.wait(), 10)
-    await expect(page.get_by_text("cancelled", exact=True)).to_be_visible()
-
-
 async def test_pictures_can_be_taken(
     browser: BrowserContext, address: str, backend: NullBackend, tmp_path: Path
 ) -> None:
@@ -550,17 +357,6 @@ async def test_pictures_can_be_taken(
     assert browser.browser is not None
     found = await take(browser.browser, address, tmp_path)
     assert all(path.stat().st_size > 5_000 for path in found)
-
-
-async def test_the_fleet_is_for_operators(page: Page, backend: NullBackend) -> None:
-    await backend.treasury.make("ada", Role.OPERATOR, {})
-    _, secret = await backend.treasury.make("bob", Role.USER, {})
-    await page.goto(f"{page.url}#fleet")
-    await page.reload()
-    alert = page.get_by_role("alert")
-    await alert.get_by_label("API key").fill(secret)
-    await page.keyboard.press("Enter")
-    await expect(page.locator(".fleet")).to_contain_text("this needs an operator's key")
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
@@ -576,6 +372,57 @@ async def test_on_a_phone_and_for_a_screen_reader(
     await ask(page)
     await expect(page.locator(".answer.done")).to_be_visible()
     await page.get_by_text("More figures").click()
-    width = await page.evaluate("document.documentElement.scrollWidth")
-    assert width <= PHONE["width"]
-    await accessible(page)
+    await fits(page)
+
+
+async def test_what_was_chosen_goes_to_the_server(page: Page, backend: NullBackend) -> None:
+    await page.get_by_label("Device", exact=True).select_option("pixel-1")
+    await page.get_by_label("Mode", exact=True).select_option("race")
+    await page.get_by_label("Reader's rate").fill("40")
+    await page.get_by_label("Deliver no faster than that").check()
+    await page.get_by_text("More", exact=True).click()
+    await page.get_by_label("Budget of a race").fill("0.25")
+    await page.get_by_label("Longest answer").fill("5")
+    await page.get_by_label("Temperature").fill("0.5")
+    await page.get_by_label("System message").fill("Be brief")
+    await page.keyboard.press("Tab")
+    await page.reload()  # choices are kept
+    await ask(page)
+    await expect(page.get_by_text("cut off: the longest answer")).to_be_visible()
+    (job,) = backend.jobs
+    assert (job.mode, job.device, job.budget) == ("race", "pixel-1", 0.25)
+    sampling = job.sampling
+    assert (sampling.max_tokens, sampling.temperature, sampling.reader_rate) == (5, 0.5, 40.0)
+    assert backend.tokenizer("null").decode(job.prompt).strip().startswith("Be brief")
+
+
+async def test_keys_are_enough(page: Page, backend: NullBackend) -> None:
+    await page.keyboard.press("Tab")
+    await expect(page.get_by_role("link", name="To the question")).to_be_focused()
+    await page.keyboard.press("/")
+    question = page.get_by_label("Question", exact=True)
+    await expect(question).to_be_focused()
+    await page.keyboard.type("One/two")
+    await page.keyboard.press("Shift+Enter")
+    await page.keyboard.type("Three")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".question p")).to_have_text("One/two\nThree")
+    await expect(page.locator(".answer.done")).to_be_visible()
+    await expect(question).to_be_focused()
+
+
+async def test_an_answer_is_copied_as_it_was_written(page: Page, browser: BrowserContext) -> None:
+    await browser.grant_permissions(["clipboard-read", "clipboard-write"])
+    await ask(page)
+    await page.get_by_role("button", name="Copy").click()
+    await expect(page.get_by_role("status")).to_have_text("Copied.")
+    assert await page.evaluate("navigator.clipboard.readText()") == SAYS
+
+
+@pytest.mark.alone
+async def test_it_is_light_and_soon_seen(browser: BrowserContext, address: str) -> None:
+    assert browser.browser is not None
+    found = await weigh(browser.browser, address)
+    print(found)
+    assert found.compressed_bytes <= MOST_BYTES
+    assert found.first_paint_ms[0] <= SOON_MS
