@@ -41,9 +41,6 @@ from tandem.policies.split.history import History, Kept
 from tandem.policies.split.parallel_drafting import ParallelDraftingPolicy, parallel_drafting
 from tandem.policies.split.wire import WireFormat, choose_format
 
-CHUNKS_UNDER_WAY = 3
-"""Most overlapping chunks: one that the cloud computes, one that travels, and one that follows at once, not a round
-trip later."""
 CANDIDATES: tuple[Kind, ...] = (COMMON, "int8", "int6", "int4")
 """Kinds of hidden states that `wire: auto` chooses from."""
 NOTHING = Tensor((0, 0), "float32", memoryview(b""))
@@ -266,16 +263,16 @@ class SplitRun(ModeRun):
 
         The last chunk goes with that token in one step, which a first draft would only delay.
         """
-        others = CHUNKS_UNDER_WAY - 1 if split.overlap else 0
-        while size := split.next_chunk():
-            if not split.prompt_left:
+        with self._device.uplink_queue.prompt(self):
+            while size := split.next_chunk():
+                if not split.prompt_left:
+                    self.figures.chunks += 1
+                    return False
+                chunk = await outer.shallow(size)
+                await self._device.uplink_queue.turn(self, split.prompt_left)
+                middle.send(chunk.position, chunk.hidden, 0)
                 self.figures.chunks += 1
-                return False
-            chunk = await outer.shallow(size)
-            await self._device.uplink_queue.turn()
-            middle.send(chunk.position, chunk.hidden, 0)
-            self.figures.chunks += 1
-            await middle.received(split, others)
+                await middle.received(split, split.under_way - 1)
         return True
 
     async def _round(

@@ -1,4 +1,5 @@
-"""Queue of a device's uplink, shared by the requests to its split model: rounds go before prompts.
+"""Queue of a device's uplink, shared by the requests to its split model: rounds go before prompts, and of these the
+shortest remaining one goes first.
 
 A round is a few tokens' hidden states, for which a reader waits; a chunk of a prompt is many times larger, and cannot
 be overtaken in flight. So a round is sent at once, and while there are rounds, a chunk waits until the previous frames
@@ -38,7 +39,7 @@ class UplinkQueue:
 
     def __init__(self, link: DeviceMonitor) -> None:
         self._link = link
-        self._chunks = asyncio.Lock()  # they go one after the other
+        self._prompts: dict[object, int] = {}  # tokens left of those that go up
         self._in_rounds = 0  # requests
         self._sent = 0  # number of uploads
         self._last: object = None  # the last sender
@@ -53,11 +54,23 @@ class UplinkQueue:
         finally:
             self._in_rounds -= 1
 
-    async def turn(self) -> None:
-        """Return when a chunk may go."""
-        async with self._chunks:
-            while self._in_rounds and (wait_s := self._free_s - _now()) > SOON_S:  # noqa: ASYNC110 (see LOOK_S)
-                await asyncio.sleep(min(wait_s, LOOK_S))
+    @contextmanager
+    def prompt(self, who: object) -> Iterator[None]:
+        """Mark a request as sending its prompt, within the context."""
+        try:
+            yield
+        finally:
+            self._prompts.pop(who, None)
+
+    async def turn(self, who: object, left: int) -> None:
+        """Return when a request's chunk may go. left: tokens of its prompt that are left after it."""
+        self._prompts[who] = left
+        while self._waits(left) and (wait_s := self._free_s - _now()) > SOON_S:  # noqa: ASYNC110 (see LOOK_S)
+            await asyncio.sleep(min(wait_s, LOOK_S))
+
+    def _waits(self, left: int) -> bool:
+        """Whether a chunk waits until the frames before it have left."""
+        return self._in_rounds > 0 or any(others < left for others in self._prompts.values())
 
     def sent(self, who: object, size_bytes: int) -> Sent:
         """Record an upload of `size_bytes` by a request."""

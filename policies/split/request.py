@@ -176,6 +176,12 @@ class Split:
         self._device.note_draft(1, step_s)
 
     @property
+    def under_way(self) -> int:
+        """Most chunks under way, P + 2 if they overlap: each stage computes one, one travels, and one follows at once,
+        not a round trip later. With fewer, a stage would wait for the link, whatever the chunks' size."""
+        return self._pipeline + 2 if self.overlap else 1
+
+    @property
     def draft(self) -> int:
         return len(self._confidences)
 

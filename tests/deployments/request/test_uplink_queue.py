@@ -26,7 +26,7 @@ def now() -> float:
 async def test_alone_a_prompt_goes_up_as_fast_as_it_may() -> None:
     uplink = uplink_queue()
     uplink.sent(1, 10**9)
-    await uplink.turn()
+    await uplink.turn(1, 0)
     assert now() == 0.0
 
 
@@ -38,7 +38,7 @@ def test_while_rounds_go_on_each_chunk_waits_for_those_before_it(sizes: list[int
         uplink, ahead_s = uplink_queue(), list[float]()
 
         async def chunk(size: int) -> None:
-            await uplink.turn()
+            await uplink.turn(size, 0)
             ahead_s.append(uplink._free_s - now())
             uplink.sent(size, size)
 
@@ -55,7 +55,7 @@ async def test_what_was_answered_has_left_whatever_was_reckoned() -> None:
     uplink = uplink_queue()
     first, last = uplink.sent(1, 10**6), uplink.sent(1, 10**9)
     with uplink.rounds():
-        waiting = asyncio.create_task(uplink.turn())
+        waiting = asyncio.create_task(uplink.turn(1, 0))
         await asyncio.sleep(1.0)
         uplink.arrived(first)
         await asyncio.sleep(2 * LOOK_S)
@@ -70,7 +70,7 @@ async def test_who_waits_for_rounds_that_are_over_goes() -> None:
     uplink = uplink_queue()
     uplink.sent(1, 10**9)
     with uplink.rounds():
-        waiting = asyncio.create_task(uplink.turn())
+        waiting = asyncio.create_task(uplink.turn(1, 0))
         await asyncio.sleep(1.0)
         assert not waiting.done()
     await waiting
@@ -96,12 +96,12 @@ async def test_a_chunk_waits_until_what_is_ahead_of_it_has_left() -> None:
     await asyncio.sleep(0.125)
     uplink.sent(2, 250_000)
     with uplink.rounds():
-        await uplink.turn()
+        await uplink.turn(1, 0)
         assert abs(now() - 0.5) <= 2 * SOON_S
         await asyncio.sleep(1.0)
         began_s = now()
         uplink.sent(3, 250_000)
-        await uplink.turn()
+        await uplink.turn(1, 0)
         assert abs(now() - began_s - 0.25) <= 2 * SOON_S, "time in which it was idle is not made up for"
 
 
@@ -119,7 +119,7 @@ async def test_an_answer_long_after_the_upload_left_changes_nothing() -> None:
     uplink.arrived(sent)
     uplink.sent(1, 500_000)
     with uplink.rounds():
-        await uplink.turn()
+        await uplink.turn(1, 0)
     assert abs(now() - 2.5) <= 2 * SOON_S
 
 
@@ -130,9 +130,30 @@ async def test_rounds_of_several_requests() -> None:
         with uplink.rounds():
             pass
         uplink.sent(1, 250_000)
-        await uplink.turn()
+        await uplink.turn(1, 0)
         assert now() > 0.2, "one of them is in its rounds still"
     uplink.sent(1, 10**9)
     began_s = now()
-    await uplink.turn()
+    await uplink.turn(1, 0)
     assert now() == began_s
+
+
+@in_virtual_time
+async def test_the_shortest_remaining_prompt_goes_first() -> None:
+    """A chunk of a longer one waits until what is ahead of it has left, as long as the shorter one goes up."""
+    uplink = uplink_queue()
+    with uplink.prompt("long"):
+        await uplink.turn("long", 1000)
+        uplink.sent("long", 500_000)
+        with uplink.prompt("short"):
+            await uplink.turn("short", 10)
+            assert now() == 0.0
+            uplink.sent("short", 500_000)
+            waiting = asyncio.create_task(uplink.turn("long", 900))
+            await asyncio.sleep(0.9)
+            assert not waiting.done()
+        await waiting
+        assert now() <= 0.9 + LOOK_S
+        uplink.sent("long", 10**9)
+        await uplink.turn("long", 800)
+        assert now() <= 0.9 + LOOK_S, "alone it waits for nothing"

@@ -115,7 +115,7 @@ def test_rounds_pass_the_prompt_of_another_request(monkeypatch: pytest.MonkeyPat
         assert reader.times_s[-1] > other.first_s, "there were tokens to come all the time"
         return (came_s[-1] - came_s[0]) / (len(came_s) - 1), other.ttft_s
 
-    async def at_once(uplink_queue: UplinkQueue) -> None:
+    async def at_once(uplink_queue: UplinkQueue, who: object, left: int) -> None:
         pass
 
     between_s, prompt_s = times_s()
