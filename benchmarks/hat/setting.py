@@ -141,8 +141,10 @@ def setting(
     links: str = "constant",
     seed: int = 0,
     devices: int = 30,
+    stages: int = GPUS,
 ) -> Config:
-    """One cell. devices: 30, or 1 (an Orin in the middle group), as where the paper measures acceptance."""
+    """One cell. devices: 30, or 1 (an Orin in the middle group), as where the paper measures acceptance; stages: GPUs
+    of the cloud's pipeline."""
     engine: dict[str, Any] = {
         "block_size": BLOCK,
     }
@@ -173,7 +175,7 @@ def setting(
             },
             "targets": [
                 {
-                    "stages": GPUS,
+                    "stages": stages,
                     "hardware": "A6000",
                     "model": dataset.model,
                     "first": dataset.layers,
@@ -301,9 +303,10 @@ def measure(
     everything: bool = False,
     seed: int = 0,
     devices: int = 30,
+    stages: int = GPUS,
 ) -> Cell:
     """Simulate one cell. everything: the middle sends back all hidden states, as in the paper."""
-    config = setting(dataset, system, rate_per_s, links=links, seed=seed, devices=devices)
+    config = setting(dataset, system, rate_per_s, links=links, seed=seed, devices=devices, stages=stages)
     asked = requests(dataset, config.workload.acceptance.alpha, rate_per_s, seed, devices)
     service = _everything if everything else as_it_is
     result = simulate(config, requests=asked, service=service)
