@@ -189,6 +189,7 @@ class Costs:
         "_draft_s",
         "_draft_verify_s",
         "_drafted",
+        "_growth",
         "_own",
         "_rtt_s",
         "_verify_s",
@@ -211,9 +212,10 @@ class Costs:
             seen = state.judged / (state.judged + SEEN)
             verify_s = seen * verify_s + (1 - seen) * min(verify_s, IDLE * state.verify_least_s)
         prior = state.prior or assumed.alpha
+        verify_s = max(verify_s, alone_s)  # at the same load: a verification is a step at least
         self._alpha = (prior * WEIGHT + state.alpha * state.judged) / (WEIGHT + state.judged)
         self._draft_s, self._rtt_s = state.draft_s or assumed.draft_s or state.shared_draft_s, state.rtt_s
-        self._verify_s, self._own = verify_s, state.own
+        self._verify_s, self._own, self._growth = verify_s, state.own, state.draft_growth
         self._drafted, self._draft_verify_s = state.drafted, 0.0
         if state.drafted and (state.alone_s or assumed.alone_s):
             self._draft_verify_s = max(0.0, verify_s - alone_s) / state.drafted
@@ -222,7 +224,9 @@ class Costs:
     def round_s(self, gamma: int) -> float:
         """Return the seconds of a round of γ drafts."""
         further = gamma - self._drafted
-        return self._rtt_s + gamma * self._draft_s + self._verify_s + further * self._draft_verify_s
+        usual = self._drafted or FIRST_DRAFTS  # drafts that _draft_s is the mean of
+        drafts_s = (usual + (gamma - usual) * self._growth) * self._draft_s
+        return self._rtt_s + drafts_s + self._verify_s + further * self._draft_verify_s
 
     def drafted(self, gamma: int) -> float:
         """Return the cost of rounds of γ drafts."""

@@ -24,7 +24,11 @@ PRESENT = RECENT_ROUNDS * MOST_PAIRS  # rounds of a target after which a pair wi
 ALONE_TOKENS = 64.0  # tokens of the target alone, over which their time is averaged
 LEAST_WEIGHT = 0.05  # of a round in the other regime
 VERIFIED = 64  # rounds of all pairs of a target, over which their verifications are averaged
-KNOWN = 32  # rounds of a target from which on a new pair relies on them: the very first wait for prompts
+KNOWN = (
+    4  # rounds of a target from which on a new pair relies on them; where it decodes alone, few more are made
+)
+GROWTH_MEMORY = 256.0  # squared differences of windows, over which a further draft's time is averaged
+GROWTH_PRIOR = 8.0  # of these, that count as a time in proportion to the drafts
 
 
 class SpeculativeRound(NamedTuple):
@@ -106,6 +110,7 @@ class TargetSnapshot(NamedTuple):
     verified: number of rounds that verify_s is averaged over, at most VERIFIED.
     judged: number of tokens that alpha is averaged over, at most MEMORY.
     least_fused, least_verify, least_draft: states of the minima.
+    widened, widened_s: what draft_growth is made of.
     """
 
     seen: int
@@ -126,6 +131,8 @@ class TargetSnapshot(NamedTuple):
     verified: int = 0
     verify_s: float = 0.0
     least_draft: tuple[int, float, float] = (0, inf, inf)
+    widened: float = 0.0
+    widened_s: float = 0.0
 
 
 class TargetHistory:
@@ -159,6 +166,8 @@ class TargetHistory:
         "_rounds",
         "_tokens",
         "_verified",
+        "_widened",
+        "_widened_s",
         "alone_s",
         "alpha",
         "fused",
@@ -176,6 +185,7 @@ class TargetHistory:
         self._tokens = self._count = self._judged = 0.0
         self._least_fused, self._least_verify, self._least_draft = WindowedMin(), WindowedMin(), WindowedMin()
         self._verified, self.verify_s = 0, 0.0
+        self._widened = self._widened_s = 0.0
         self._present: dict[int, int] = {}  # pair → its last round
         self._joined = self.seen = 0
         self._latest = 1  # rounds over which the pairs' present behaviour is averaged
@@ -197,6 +207,12 @@ class TargetHistory:
     def draft_least_s(self) -> float:
         """Least seconds per drafted token, over its pairs' latest rounds; 0 before the first."""
         return self._least_draft.value
+
+    @property
+    def draft_growth(self) -> float:
+        """Seconds of a further draft, as a share of a draft's mean: 1 if a round's time is in proportion to its drafts,
+        0 if all of them take one pass."""
+        return min(1.0, max(0.0, (self._widened_s + GROWTH_PRIOR) / (self._widened + GROWTH_PRIOR)))
 
     @property
     def pairs(self) -> int:
@@ -223,6 +239,7 @@ class TargetHistory:
             alone_s=self.alone_s,
             shared_verify_s=max(0.0, self.verify_s) if self.is_known else 0.0,
             shared_draft_s=max(0.0, self.draft_least_s),
+            draft_growth=self.draft_growth,
         )
 
     def take_part(self, pair: int) -> None:
@@ -282,6 +299,13 @@ class TargetHistory:
             self.alpha += (accepted - self.alpha * judged) / self._judged
         return LEAST_WEIGHT + (1.0 - self.fused) ** 2
 
+    def note_widened(self, by: int, share: float) -> None:
+        """Record two rounds of one pair, the later one of so many more drafts. share: how much longer it drafted, over
+        a draft's mean time."""
+        keep = min(1.0, GROWTH_MEMORY / (self._widened + by * by))
+        self._widened = keep * (self._widened + by * by)
+        self._widened_s = keep * (self._widened_s + by * share)
+
     def note_window(self, window: int) -> None:
         """Record the window that a pair chose; fused rounds have none."""
         if window > 1:
@@ -308,6 +332,8 @@ class TargetHistory:
             verified=self._verified,
             verify_s=self.verify_s,
             least_draft=self._least_draft.state,
+            widened=self._widened,
+            widened_s=self._widened_s,
         )
 
     def adopt(self, other: TargetSnapshot) -> None:
@@ -321,6 +347,7 @@ class TargetHistory:
         self._least_fused.state, self._least_verify.state = other.least_fused, other.least_verify
         self._least_draft.state = other.least_draft
         self._verified, self.verify_s = other.verified, other.verify_s
+        self._widened, self._widened_s = other.widened, other.widened_s
         self.alpha, self.fused, self.window = other.alpha, other.fused, other.window
         self.fused_s, self.fused_least_s, self.alone_s = other.fused_s, other.fused_least_s, other.alone_s
 
@@ -409,6 +436,8 @@ class PairHistory:
         self.seen += 1
         if not read and self._rounds and self._rounds[-1].read:
             self._forget_times()
+        if not read and self._rounds and (before := self._rounds[-1]).timed and drafted:
+            self._note_widened(before, drafted, draft_s)
         judged = accepted + (accepted < drafted)
         weight = self.target.note(
             accepted, judged, verify_s, draft_s / drafted if drafted and not read else None
@@ -431,6 +460,11 @@ class PairHistory:
         self._rounds.append(new)
         old = self._rounds.popleft() if len(self._rounds) > RECENT_ROUNDS else _NOTHING
         self._sums = tuple([a + b - c for a, b, c in zip(self._sums, new, old, strict=True)])
+
+    def _note_widened(self, before: SpeculativeRound, drafted: int, draft_s: float) -> None:
+        by, both_s = drafted - before.timed, draft_s + before.draft_s
+        if by and both_s > 0:
+            self.target.note_widened(by, (draft_s - before.draft_s) / both_s * (drafted + before.timed))
 
     def _forget_times(self) -> None:
         self._rounds = deque(
@@ -501,6 +535,7 @@ class PairHistory:
             helper=self.helper,
             shared_verify_s=max(0.0, target.verify_s) if target.is_known else 0.0,
             shared_draft_s=max(0.0, target.draft_least_s),
+            draft_growth=target.draft_growth,
         )
 
     def choose(self, behind: int = 0) -> int:

@@ -38,6 +38,7 @@ class WindowState:
     helper: whether the cloud has a drafter of its own, which drafts in fused rounds.
     shared_verify_s: verify_s over the latest rounds of all pairs of the target; 0 until they have made some.
     shared_draft_s: least draft_s of the target's pairs lately; 0 if unknown.
+    draft_growth: seconds of a further draft as a share of draft_s, over all pairs of the target; 1 if unknown.
     """
 
     acceptance: float
@@ -63,6 +64,7 @@ class WindowState:
     helper: bool = False
     shared_verify_s: float = 0.0
     shared_draft_s: float = 0.0
+    draft_growth: float = 1.0
 
 
 class WindowPolicy(Protocol):

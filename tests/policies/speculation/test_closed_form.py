@@ -159,6 +159,19 @@ def test_its_target_tells_a_new_pair_of_the_others() -> None:
     assert first.state().shared_draft_s == pytest.approx(0.002), "the fastest"
 
 
+def test_a_verification_takes_a_step_of_the_target_alone_at_least() -> None:
+    """The pair's own rounds are of a time when few asked; now the target's steps wait for prompts."""
+    quiet = replace(KNOWN_TARGET, draft_s=0.02, rtt_s=0.03, fused_share=1.0)
+    assert ClosedForm().choose(replace(quiet, alone_s=0.1, alpha=0.5, prior=0.5)) == 0
+    assert ClosedForm().choose(replace(quiet, alone_s=0.1, alpha=0.9, prior=0.9)) > 1
+
+
+def test_a_drafter_that_drafts_in_one_pass_drafts_more() -> None:
+    one_pass = replace(KNOWN_TARGET, draft_s=0.02, drafted=3.0, alone_s=0.045)
+    assert ClosedForm(accord=0.0).choose(replace(one_pass, draft_growth=0.0)) > 6
+    assert ClosedForm(accord=0.0).choose(one_pass) in {2, 3}
+
+
 def test_windows_are_no_wider_than_they_may_be() -> None:
     assert ClosedForm(most=6).choose(replace(KNOWN_TARGET, draft_s=0.001)) == 6
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.policies.speculation.arithmetic import expected_tokens
@@ -13,6 +13,7 @@ from tandem.policies.speculation.history import (
     PairHistory,
     PairSnapshot,
     TargetHistory,
+    TargetSnapshot,
     WindowedMin,
 )
 from tandem.policies.speculation.window import StaticWindow, window
@@ -46,6 +47,38 @@ def test_a_new_pair_knows_nothing_but_its_link() -> None:
     state = PairHistory(StaticWindow(4), rtt_s=0.02).state()
     assert (state.acceptance, state.tpot_s, state.verify_s, state.draft_s, state.fused_s) == (0, 0, 0, 0, 0)
     assert (state.rtt_s, state.queue, state.previous, state.judged) == (0.02, 0.0, 0, 0)
+
+
+@given(
+    windows=st.lists(st.integers(1, 12), min_size=2, max_size=40),
+    pass_s=st.floats(0.001, 0.1),
+    share=st.floats(0, 1),
+)
+@settings(max_examples=40)
+def test_a_further_draft_takes_as_long_as_seen(windows: list[int], pass_s: float, share: float) -> None:
+    """Between one pass for all drafts and one for each."""
+    target = TargetHistory()
+    pairs = [PairHistory(StaticWindow(4), target=target) for _ in range(2)]
+    for at, gamma in enumerate(windows):  # the second one's device is three times as slow
+        slower = 1 + 2 * (at % 2)
+        pairs[at % 2].note(gamma, 1, 2, 0.1, slower * pass_s * ((1 - share) * 4 + share * gamma))
+    growth = target.draft_growth
+    assert 0.0 <= growth <= 1.0
+    if share == 1.0:
+        assert growth == pytest.approx(1.0)
+    restored = TargetHistory()
+    restored.adopt(msgspec.convert(msgspec.to_builtins(target.snapshot()), TargetSnapshot))
+    assert restored.draft_growth == growth
+
+
+def test_drafts_of_one_pass_are_told_from_drafts_of_one_each() -> None:
+    for pass_s, expected in ((lambda gamma: 0.02, 0.1), (lambda gamma: 0.02 * gamma, 1.0)):
+        target = TargetHistory()
+        pair = PairHistory(StaticWindow(4), target=target)
+        assert target.draft_growth == 1.0
+        for gamma in (4, 3, 2, 8) * 3:
+            pair.note(gamma, 1, 2, 0.1, pass_s(gamma))
+        assert target.draft_growth == pytest.approx(expected, abs=0.1)
 
 
 def test_fused_rounds_say_nothing_about_the_device() -> None:
