@@ -6,6 +6,8 @@ faster than computing it again. Blocks are written through as they fill.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tandem.engine.base import EngineStats
 from tandem.engine.core.host_memory import Copy, HostTier
 from tandem.engine.core.kvcache import BlockPool, BlockTable
@@ -134,12 +136,12 @@ class Memory:
 
     # -- admission --------------------------------------------------------------------------------------
 
-    def admit(self) -> None:
+    def admit(self, now_s: float) -> None:
         """Let waiting sessions in, those with a task first, then by rank, while there is a place and their tokens fit
         into the free blocks.
 
-        For a session with a task, admitted sessions that are paused or wait for their client are preempted: they may
-        wait for long, and for this very task.
+        For a session with a task, admitted sessions at rest are preempted: they may wait for long, and for this very
+        task. Those of which another task is expected soon give way to older ones alone.
         """
         if self._leaving:
             self._collect()
@@ -152,12 +154,16 @@ class Memory:
             # the whole window's blocks, or it would be let in only to be preempted again
             need = min(len(s.tokens) + max(1, s.window - 1), s.prompt_len + s.sampling.max_tokens)
             while self._full or not self.pool.grow(s.table, need):
-                idle = [r for r in self.sequences.values() if r.admitted and (r.pending == 0 or r.paused)]
+                idle = [
+                    r
+                    for r in self.sequences.values()
+                    if r.admitted and (r.at_rest(now_s) or (r.pending == 0 and r.rank > s.rank))
+                ]
                 enough = self.pool.blocks_for(need) - len(s.table.blocks) <= self._coming
                 if s.task is None or not idle or (enough and not self._full):
                     self._release(s)
                     return
-                self.preempt(max(idle, key=_first_to_go))
+                self.preempt(max(idle, key=_first_to_go(now_s)))
             s.admitted = s.fresh = True
             self.waiting.remove(s)
             found = s.computed
@@ -180,11 +186,10 @@ class Memory:
         """Blocks that are free, or will be when the copies under way are done."""
         return self.pool.available + sum(len(table.blocks) for _, table in self._leaving)
 
-    def make_room(self, granted: list[tuple[Sequence, int]]) -> list[tuple[Sequence, int]]:
+    def make_room(self, granted: list[tuple[Sequence, int]], now_s: float) -> list[tuple[Sequence, int]]:
         """Allocate blocks for every grant, by rank; return the grants that have them.
 
-        Where the cache is full, sessions are preempted: first those that are paused or wait for their client, then the
-        last by rank. They return later.
+        Where the cache is full, sessions are preempted: first those at rest, then the last by rank. They return later.
         """
         placed: list[tuple[Sequence, int]] = []
         size = self.pool.block_size
@@ -198,7 +203,7 @@ class Memory:
                 if self.pool.blocks_for(s.computed + grant) - len(s.table.blocks) <= self._coming:
                     self._short = True  # it takes part when the blocks are copied
                     break
-                victim = self._victim(s, placed)
+                victim = self._victim(s, placed, now_s)
                 self.preempt(victim)
                 if victim is s:
                     break
@@ -206,14 +211,22 @@ class Memory:
                 placed.append((s, grant))
         return placed
 
-    def _victim(self, needy: Sequence, placed: list[tuple[Sequence, int]]) -> Sequence:
+    def _victim(self, needy: Sequence, placed: list[tuple[Sequence, int]], now_s: float) -> Sequence:
         busy = {id(s) for s, _ in placed}
         others = [
             s
             for s in self.sequences.values()
-            if s.admitted and id(s) not in busy and (s.rank >= needy.rank or s.pending == 0 or s.paused)
+            if s.admitted and id(s) not in busy and (s.rank >= needy.rank or s.at_rest(now_s))
         ]
-        return max(others, key=_first_to_go)
+        return max(others, key=_first_to_go(now_s))
+
+    def expected_s(self, now_s: float) -> float | None:
+        """Return the seconds until a session whose client does not come back gives way to one that waits; None if none
+        may have to."""
+        if not any(s.task is not None for s in self.waiting):
+            return None
+        left_s = (s.absence.left_s(now_s) for s in self.sequences.values() if s.admitted and s.pending == 0)
+        return min((each_s for each_s in left_s if each_s), default=None)
 
     # -- giving way and coming back ---------------------------------------------------------------------
 
@@ -282,7 +295,7 @@ class Memory:
         s.loading = s.saving = None
         self._forget(s, s.computed // self.pool.block_size)  # a block that is not full will change
 
-    def write_through(self, seconds: float) -> None:
+    def write_through(self, seconds: float, now_s: float) -> None:
         """Copy filled blocks to host memory, as many as the link carries in `seconds`, the duration of the next step.
 
         Blocks of sessions with the most unread tokens come first: those are preempted first (TokenFlow, section 5.2).
@@ -301,7 +314,7 @@ class Memory:
         blocks: list[int] = []
         hosts: list[int] = []
         saved: list[Sequence] = []
-        for s in sorted(full, key=_first_to_go, reverse=True):
+        for s in sorted(full, key=_first_to_go(now_s), reverse=True):
             there = len(s.hosts)
             most = min(s.full_blocks(self.pool.block_size) - there, int(self._credit) - len(blocks))
             taken = tier.take(most)
@@ -357,7 +370,6 @@ def _by_rank(granted: tuple[Sequence, int]) -> int:
     return granted[0].rank
 
 
-def _first_to_go(s: Sequence) -> tuple[bool, int]:
-    """Key whose maximum is preempted first: paused sessions and those that wait for their client, then the last by
-    rank."""
-    return s.pending == 0 or s.paused, s.rank
+def _first_to_go(now_s: float) -> Callable[[Sequence], tuple[bool, int]]:
+    """Return the key whose maximum is preempted first: sessions at rest, then the last by rank."""
+    return lambda s: (s.at_rest(now_s), s.rank)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tandem.engine.base import InvalidRequest, Sampling
+from tandem.engine.core.absence import Absence
 from tandem.engine.core.host_memory import Copy
 from tandem.engine.core.kvcache import BlockTable
 from tandem.engine.core.tasks import Task
@@ -66,6 +67,7 @@ class Sequence(SequencePlace):
     lookup: finds drafts in its own text; None if the engine looks up nothing.
     matcher: allows the tokens that may follow by its grammar; None if any may.
     opened_s: when the request's first session was opened, on the engine's clock.
+    absence: of its client, between two tasks.
     stay: what the engine's metrics tell of it.
     """
 
@@ -75,6 +77,7 @@ class Sequence(SequencePlace):
     __slots__ = (
         "_new_text",
         "_text",
+        "absence",
         "arrival",
         "confirmed",
         "ends",
@@ -117,7 +120,7 @@ class Sequence(SequencePlace):
         self.paused, self.fresh = False, True
         self.lookup: PromptLookup | None = None
         self.matcher: Matcher | None = None
-        self.opened_s = 0.0
+        self.opened_s, self.absence = 0.0, Absence()
         self.stay = Stay()
         self.reader = Reader(sampling.reader_rate or REFERENCE_RATE)
         self.ends = frozenset(sampling.stop_tokens if sampling.ignore_eos else (*sampling.stop_tokens, eos))
@@ -142,6 +145,10 @@ class Sequence(SequencePlace):
     def pending(self) -> int:
         """Positions to compute before the task, or without one the prefill, is done."""
         return max(0, self.goal - self.computed)
+
+    def at_rest(self, now_s: float) -> bool:
+        """Whether it has nothing to compute, and its client is not expected to change that soon, or may not run."""
+        return self.paused or (self.pending == 0 and not self.absence.left_s(now_s))
 
     def begin(self, task: Task, arrival: int) -> None:
         """Set the session's next task."""

@@ -137,6 +137,7 @@ class Core:
             room = s.sampling.max_tokens - s.output_len
             if len(task.drafts) >= room:  # the target's own token takes the last place
                 task = task.cut(room - 1)
+        s.absence.end(self.clock())
         self._begin(s, task)
         self._changed()
 
@@ -230,7 +231,7 @@ class Core:
             self._decide(now)
         memory = self.memory
         if memory.waiting or memory.busy:
-            memory.admit()
+            memory.admit(now)
         ready = self._begun(memory.ready, now)
         if not ready:
             return None
@@ -239,7 +240,7 @@ class Core:
         else:
             demands = [Demand(s.goal - s.computed, s.window, s.arrival, s.computed) for s in ready]
         grants = self._batching.form(demands, self.config.token_budget)
-        work = memory.make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g])
+        work = memory.make_room([(s, g) for s, g in zip(ready, grants, strict=True) if g], now)
         if work:
             positions = sum(grant for _, grant in work)
             self._due_s = now + self._step_limit.limit_s(self.step_time.step_s(positions))
@@ -284,14 +285,15 @@ class Core:
         stats.step_s += seconds
         self.step_time.note(positions, seconds)
         self._small_steps.note(positions, seconds)
-        self.memory.write_through(seconds)
+        self.memory.write_through(seconds, self._ended_s)
 
     @property
     def idle_s(self) -> float | None:
         """Seconds until a step is worth trying again after one that found nothing to do; None for the next command."""
-        waits = [self.memory.copying_s, self._grace_s]
+        now_s = self.clock()
+        waits = [self.memory.copying_s, self._grace_s, self.memory.expected_s(now_s)]
         if self._control is not None:
-            waits.append(self._control.due_s(list(self.memory.sequences.values()), self.clock()))
+            waits.append(self._control.due_s(list(self.memory.sequences.values()), now_s))
         return min((s for s in waits if s is not None), default=None)
 
     def _decide(self, now: float) -> None:
@@ -313,11 +315,12 @@ class Core:
     def _take(self, s: Sequence, outcome: Outcome, now: float) -> None:
         task = s.task
         if isinstance(task, DraftTask):
-            self._propose(s, task, outcome)
+            self._propose(s, task, outcome, now)
             return
         if isinstance(task, ForwardTask):
             self.stats.tokens_prefilled += task.window  # they have no logits either
             s.end()
+            s.absence.begin(now)
             assert outcome.hidden is not None
             task.deliver(Computed(outcome.hidden, *self._batch))
             return
@@ -357,6 +360,8 @@ class Core:
             stats.tokens_accepted += stand
             stats.tokens_looked_up += len(drafts) - kept
             stats.tokens_found += max(0, accepted - kept)
+            if s.finish is None:
+                s.absence.begin(now)
             task.deliver(Verdict(stand, ids, s.finish, scores))
         else:
             stats.tokens_looked_up += len(drafts)
@@ -365,7 +370,7 @@ class Core:
                 self._begin(s, task)
             task.deliver(Tokens(ids, s.finish, scores))
 
-    def _propose(self, s: Sequence, task: DraftTask, outcome: Outcome) -> None:
+    def _propose(self, s: Sequence, task: DraftTask, outcome: Outcome, now: float) -> None:
         s.tokens.append(outcome.token)
         task.ids.append(outcome.token)
         if outcome.q is not None:
@@ -375,6 +380,7 @@ class Core:
             self.memory.wake(s)
             return
         s.end()
+        s.absence.begin(now)
         self.stats.tokens_drafted += len(task.ids)
         q = DraftProbs.of(*(np.stack(rows) for rows in zip(*task.q, strict=True))) if task.q else None
         task.deliver(Drafts(task.ids, q))

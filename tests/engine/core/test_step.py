@@ -28,7 +28,7 @@ from tandem.policies.scheduling.base import (
 )
 from tandem.policies.scheduling.batching import ChunkedPrefill
 from tests.effort import tried
-from tests.engine.core.core_driver import EOS, VOCAB, Driver, MakeRunner, Q
+from tests.engine.core.core_driver import EOS, VOCAB, Client, Driver, MakeRunner, Q
 from tests.engine.core.plain_runner import PlainRunner
 from tests.engine.torch.history_model import HistoryRunner
 
@@ -282,7 +282,8 @@ def test_no_leak_in_thousands_of_operations(make: MakeRunner, host: HostMemory |
         assert stats.blocks_written > 100 / part, "nothing went to host memory"
         assert stats.tokens_loaded + stats.tokens_recomputed > 50 / part, "nothing came back"
     assert stats.tokens_looked_up > 50 / part, "no session looked anything up"
-    assert stats.tokens_found > 0, "no token was found"
+    if part == 1:  # of 50 that are looked up, one is right
+        assert stats.tokens_found > 0, "no token was found"
     assert min(driver.done[k] for k in ("generate", "verify", "draft")) > 100 / part
     for client in list(driver.clients):
         driver.cancel(client)
@@ -420,6 +421,46 @@ def test_sessions_at_rest_give_way_first(make: MakeRunner) -> None:
     driver.generate(resting)
     driver.run()
     assert resting.finish
+
+
+def speculating(driver: Driver, rounds: int, gap_s: float) -> Client:
+    """Return a session that has come back so often, always after that time, and is away now."""
+    client = driver.open([3] * 16, Sampling(max_tokens=16, ignore_eos=True))
+    driver.run()
+    for _ in range(rounds):
+        driver.now += gap_s
+        driver.verify(client, [])
+        driver.run()
+    return client
+
+
+def test_a_session_between_two_rounds_keeps_its_place(make: MakeRunner) -> None:
+    """A younger one gets it once the client has been away for longer than usual; the core says when."""
+    driver = Driver(make, blocks=8)
+    old = speculating(driver, 4, gap_s=0.1)
+    young = driver.open([4] * 16, Sampling(max_tokens=16, ignore_eos=True))
+    driver.generate(young)
+    for _ in range(2):
+        driver.step()
+        assert driver.waiting == [young.sequence]
+        driver.now += 0.05
+    driver.verify(old, [])
+    driver.step()
+    driver.step()
+    assert (old.busy, driver.waiting) == (None, [young.sequence])
+    assert driver.core.idle_s == pytest.approx(0.2, rel=0.2)
+    driver.run()
+    assert (young.finish, driver.waiting) == ("length", [old.sequence])
+
+
+def test_an_older_session_does_not_wait_for_younger_ones_rounds(make: MakeRunner) -> None:
+    driver = Driver(make, blocks=8)
+    old = driver.open([5] * 16, Sampling(max_tokens=16, ignore_eos=True))
+    driver.run()
+    young = speculating(driver, 4, gap_s=0.1)
+    driver.generate(old)
+    driver.run()
+    assert (old.finish, driver.waiting) == ("length", [young.sequence])
 
 
 def test_two_engines_do_not_wait_for_each_other(make: MakeRunner) -> None:
