@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +30,11 @@ class VllmCore(Protocol):
     @property
     def errored(self) -> bool:
         """Whether it has failed."""
+        ...
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its process is stopped, and may go on."""
         ...
 
     async def add(
@@ -87,6 +94,11 @@ class AsyncCore:
         ended = self._listening is not None and self._listening.done()
         return ended or bool(self._client.resources.engine_dead)
 
+    @property
+    def stopped(self) -> bool:
+        manager = self._client.resources.engine_manager
+        return any(_is_stopped(process.pid) for process in getattr(manager, "processes", ()))
+
     async def add(
         self, number: int, tokens: list[int], params: SamplingParams, adapter: str = ""
     ) -> RequestOutputs:
@@ -129,6 +141,13 @@ class AsyncCore:
                 self._outputs.put((await self._client.get_output_async()).outputs)
         except Exception as error:
             self._outputs.fail(error)
+
+
+def _is_stopped(pid: int | None) -> bool:
+    """Return whether the system says that a process is stopped; Linux does."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
 
 
 async def shut_down(client: AsyncMPClient) -> None:

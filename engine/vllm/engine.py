@@ -33,6 +33,7 @@ from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.core import AsyncCore, VllmCore
 from tandem.engine.vllm.session import VllmRequest, VllmSession, sampling_params
 from tandem.engine.vllm.views import Ask, Label
+from tandem.policies.estimators.overdue import AnswerLimit
 
 STATS_S = 0.5
 """Longest wait for the scheduler's counters."""
@@ -115,6 +116,7 @@ class VllmEngine:
         self._closed = False
         self._asking: asyncio.Task[EngineStats] | None = None
         self._last = EngineStats()  # of the scheduler
+        self._answers = AnswerLimit()
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> VllmSession:
         self._check_running()
@@ -183,15 +185,25 @@ class VllmEngine:
             self.counters.finished += session.log.finish is not None
 
     async def stats(self) -> EngineStats:
-        """Return the counters; the scheduler's are the last known ones while its core computes a long step."""
+        """Return the counters; the scheduler's are the last known ones while its core computes a long step or hangs."""
         self._check_running()
         asking = self._asking
         if asking is None or asking.done():
-            asking = self._asking = asyncio.create_task(self._core.stats())
+            asking = self._asking = asyncio.create_task(self._ask_core())
         done, _ = await asyncio.wait((asking,), timeout=STATS_S)
         if done:
             self._last = asking.result()
-        return self.counted(msgspec.structs.replace(self._last))
+        reads = self._last.waiting > 0 or any(session.reads for session in self._sessions.values())
+        now_s = asyncio.get_running_loop().time()
+        overdue_s = self._answers.overdue_s(now_s, reads, self._core.stopped)
+        return self.counted(msgspec.structs.replace(self._last, overdue_s=overdue_s))
+
+    async def _ask_core(self) -> EngineStats:
+        now = asyncio.get_running_loop().time
+        self._answers.asked(now())
+        stats = await self._core.stats()
+        self._answers.answered(now())
+        return stats
 
     def counted(self, stats: EngineStats) -> EngineStats:
         """Add to the scheduler's counters those of this side."""

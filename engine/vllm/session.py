@@ -206,6 +206,11 @@ class VllmSession(BaseSession):
         if self._end(error) and self._request is not None:
             self._request.outputs.fail(error)  # nothing else will come
 
+    @property
+    def reads(self) -> bool:
+        """Whether vLLM may be taking in its prompt."""
+        return self._request is not None and not self._request.received
+
     # -- what vLLM makes --------------------------------------------------------------------------------
 
     @property

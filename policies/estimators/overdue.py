@@ -31,3 +31,31 @@ class StepLimit:
         if self._longest_s is None:
             return max(FIRST_S, FACTOR * expected_s)
         return max(FLOOR_S, FACTOR * max(self._longest_s, expected_s))
+
+
+class AnswerLimit:
+    """Limit of the answers of an engine that is asked something now and then, and answers between two steps: as its
+    steps cannot be seen, an answer that does not come tells of one that does not end."""
+
+    __slots__ = ("_asked_s", "_limit")
+
+    def __init__(self) -> None:
+        self._limit, self._asked_s = StepLimit(), float("inf")
+
+    def asked(self, now_s: float) -> None:
+        """Record a question; there is one at a time."""
+        self._asked_s = now_s
+
+    def answered(self, now_s: float) -> None:
+        """Record its answer."""
+        self._limit.note(now_s - self._asked_s)
+        self._asked_s = float("inf")
+
+    def overdue_s(self, now_s: float, reads: bool, stopped: bool) -> float:
+        """Return the seconds by which an answer is overdue.
+
+        reads: whether the engine may be taking in a prompt, with which a step may take longer than all before.
+        stopped: whether its process is known to be stopped, so that nothing is to be waited for.
+        """
+        limit_s = 0.0 if stopped else max(self._limit.limit_s(0.0), FIRST_S if reads else 0.0)
+        return max(0.0, now_s - self._asked_s - limit_s)

@@ -87,8 +87,12 @@ class TimedCore:
         self._requests = count()
         self._commands: deque[Command] = deque()
         self._aborts: list[str] = []  # to be reported at the end of the running step
-        self._closed = False
+        self._closed = self.stopped = False
         self._alarm = Alarm(loop, self._turn)
+
+    def stop(self) -> None:
+        """Stop its process, for good: it says nothing any more."""
+        self.stopped = True
 
     # -- the engine's interface ---------------------------------------------------------------------
 
@@ -122,6 +126,8 @@ class TimedCore:
             self._submit(partial(self._finish, request_id))
 
     async def stats(self) -> EngineStats:
+        if self.stopped:
+            await self._loop.create_future()
         return copy(self.scheduler.stats())
 
     async def close(self) -> None:
@@ -141,7 +147,7 @@ class TimedCore:
         self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
 
     def _turn(self) -> None:
-        if not self._closed and not self._steps:
+        if not self._closed and not self.stopped and not self._steps:
             self._schedule()
 
     def _schedule(self) -> None:
@@ -170,7 +176,7 @@ class TimedCore:
         self._compute.hardware.compute(self._steps[0].seconds, self._end)
 
     def _end(self) -> None:
-        if self._closed:
+        if self._closed or self.stopped:
             return
         step = self._steps.popleft()
         for name in self._aborts:

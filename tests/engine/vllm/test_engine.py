@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -87,3 +89,22 @@ async def test_a_core_in_a_long_step_leaves_the_counters_as_they_were(
     monkeypatch.setattr("tandem.engine.vllm.engine.STATS_S", 0.01)
     assert (await engine.stats()).blocks_total == before.blocks_total > 0
     engine._asking.cancel()
+
+
+async def test_a_core_whose_process_is_stopped_says_so(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.engine.vllm.engine.STATS_S", 0.05)
+    pids = [process.pid for process in engine._core._client.resources.engine_manager.processes]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(60):
+            while not (await engine.stats()).overdue_s > 0:
+                pass
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    async with asyncio.timeout(60):
+        while (await engine.stats()).overdue_s:
+            pass

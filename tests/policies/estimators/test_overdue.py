@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.policies.estimators.overdue import FACTOR, FIRST_S, FLOOR_S, StepLimit
+from tandem.policies.estimators.overdue import FACTOR, FIRST_S, FLOOR_S, AnswerLimit, StepLimit
 
 
 def test_the_limit_follows_what_steps_took_and_what_this_one_should_take() -> None:
@@ -15,3 +15,18 @@ def test_the_limit_follows_what_steps_took_and_what_this_one_should_take() -> No
     for _ in range(200):
         limit.note(0.02)
     assert limit.limit_s(0.02) == FLOOR_S
+
+
+def test_an_answer_that_does_not_come_tells_of_a_step_that_does_not_end() -> None:
+    limit = AnswerLimit()
+    assert limit.overdue_s(1e6, reads=False, stopped=True) == 0.0, "nothing was asked"
+    limit.asked(0.0)
+    assert limit.overdue_s(FIRST_S + 1.0, reads=False, stopped=False) == 1.0
+    limit.answered(1.0)
+    limit.asked(10.0)
+    assert limit.overdue_s(11.0 + FACTOR, reads=False, stopped=False) == 1.0
+    assert limit.overdue_s(11.0 + FACTOR, reads=True, stopped=False) == 0.0
+    assert limit.overdue_s(11.0 + FIRST_S, reads=True, stopped=False) == 1.0
+    assert limit.overdue_s(10.5, reads=True, stopped=True) == 0.5, "nothing is to be waited for"
+    limit.answered(12.0)
+    assert limit.overdue_s(1e6, reads=False, stopped=True) == 0.0

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Coroutine
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tandem.simulator.chaos as chaos
+from tandem.deployments.request.job import Job
+from tandem.deployments.request.timeouts import Limits
 from tandem.engine import vllm
 from tandem.engine.base import Engine, InvalidRequest, NoCapacity, Sampling
 from tandem.engine.config import SchedulingChoice
@@ -34,6 +37,7 @@ from tandem.simulator.results.analysis import Result
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.workload import Request, build
 from tandem.simulator.world.world import World
+from tests.deployments.faults import World as Endpoints
 from tests.engine_contract import CHECKS, close_ends_it
 from tests.simulator import worlds
 from tests.simulator.configurations import TARGET, raw
@@ -145,6 +149,37 @@ def test_the_timer_is_told_of_prompts_and_windows() -> None:
     alone.run(main())
     # two chunks of the prompt, then the last token and three drafts
     assert alone.timer.asked == [(50, 0, 0, ((50, 0),)), (30, 0, 0, ((30, 50),)), (4, 1, 80, ())]
+
+
+@BOTH
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_requests_leave_a_core_whose_process_is_stopped(config: VllmConfig, tokens: int) -> None:
+    """In its prompt or in mid-answer: within three seconds, and with the answer that it would have given."""
+
+    async def main() -> None:
+        engines = [alone.engine(config, step=0.1) for _ in range(2)]
+        world = Endpoints(engines, limits=Limits())
+        ids, times_s = list[int](), [0.0]
+
+        async def stop() -> None:
+            while len(ids) < tokens or not any(e.sessions for e in engines):  # noqa: ASYNC110 (nobody tells)
+                await asyncio.sleep(0.05)
+            next(engine for engine in engines if engine.sessions)._core.stop()
+
+        stopping = asyncio.create_task(stop())
+        async for delta in world.executor.run(Job(1, tuple(prompt), Sampling(max_tokens=100), mode="cloud")):
+            ids.extend(delta.ids)
+            times_s.append(alone.loop.time())
+        await stopping
+        assert ids == [*range(TOKEN, TOKEN + 19), EOS]
+        assert 1.25 < max(after - before for before, after in pairwise(times_s)) < 3.0
+        assert [(await engine.stats()).overdue_s > 0 for engine in engines] == [True, False]
+        await asyncio.gather(*(engine.close() for engine in engines))
+        await world.executor.settled()
+
+    alone = Alone()
+    prompt = alone.prompt(8, output=20)
+    alone.run(main())
 
 
 @pytest.mark.parametrize("window", [8, 0])
@@ -343,6 +378,8 @@ def test_a_server_that_is_killed_loses_what_it_had() -> None:
 
 DIGEST = """
 import warnings
+from tandem.deployments.request.job import Job
+from tandem.deployments.request.timeouts import Limits
 from tandem.engine import vllm
 vllm.set_environment()
 warnings.simplefilter("ignore")
