@@ -2,10 +2,10 @@
 
     python -m benchmarks soak [--minutes 10]
 
-The application with the embedded models, under streams in all modes. Clients are doubled until that brings no tenth
-more answers, which is the capacity; so many ask for a quarter of the time, then four times as many. A client that has
-read an answer asks the next question, and repeats a refused one. What is refused is no failure, what is broken or never
-comes is. The clients share the machine with the application.
+The application with the embedded models, under streams in all modes. Clients are doubled until neither twice nor four
+times as many bring a tenth more answers, which is the capacity; so many ask for a quarter of the time, then four times
+as many. A client that has read an answer asks the next question, and repeats a refused one. What is refused is no
+failure, what is broken or never comes is. The clients share the machine with the application.
 
 capacity: clients at capacity.
 goodput_ratio: whole answers a second under four times the load, as a share of those under the load.
@@ -36,6 +36,8 @@ FIRST, MOST = 4, 256
 """Clients to begin with, and the most."""
 GAIN, LOOK_S = 1.1, 10.0
 """Factor by which twice as many clients must bring more, and seconds of each look."""
+LOOKS = 4
+"""Factor on the best number of clients up to which more are looked at."""
 FACTOR = 4
 PARTS = "ray::ServeReplica:tandem", "ray::DeviceHost"
 """Beginnings of the titles of the application's processes."""
@@ -94,11 +96,15 @@ async def sessions(http: httpx.AsyncClient) -> int:
 
 
 async def most_useful(rate: Callable[[int], Awaitable[float]]) -> int:
-    """Return the number of clients at which twice as many bring hardly more. rate: answers a second of so many."""
-    clients, now = FIRST, await rate(FIRST)
-    while clients < MOST and (more := await rate(2 * clients)) >= GAIN * now:
-        clients, now = 2 * clients, more
-    return clients
+    """Return the number of clients at which neither two nor four times as many bring more: a look by itself may have
+    come at a bad time. rate: answers a second of so many."""
+    clients = best = FIRST
+    most = await rate(best)
+    while clients < min(MOST, LOOKS * best):
+        clients *= 2
+        if (answers := await rate(clients)) >= GAIN * most:
+            best, most = clients, answers
+    return best
 
 
 async def measure(address: tuple[str, int], minutes: float) -> dict[str, Any]:

@@ -43,6 +43,11 @@ async def test_the_capacity_is_where_more_clients_bring_hardly_more() -> None:
 
     assert await most_useful(rate) == 32
 
+    async def disturbed(clients: int) -> float:
+        return 9.0 if clients == 16 else min(clients, 20.0)
+
+    assert await most_useful(disturbed) == 32, "a single look is not believed"
+
     async def endless(clients: int) -> float:
         return clients
 
