@@ -38,12 +38,17 @@ class EndpointLost(EngineError):
         self.endpoint = endpoint
 
 
+DERIVED = ("room", "backlog")
+"""Fields of Load that are no gauges of an engine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Load of a replica's engine, as of the last news of its pool. Fields as in EngineStats.
 
     served: None if the engine does not tell.
     room: how many more sessions would find a place.
+    backlog: tokens that sessions wait for to be computed before they decode; None if the engine does not tell.
     """
 
     waiting: int = 0
@@ -56,13 +61,14 @@ class Load:
     served: Served | None = None
     first_token_s: float = 0.0
     room: int = 0
+    backlog: int | None = None
 
     @classmethod
     def of(cls, stats: EngineStats, places: int) -> Load:
         """Return the load that an engine's stats tell of. places: most sessions in a step."""
-        told = {each.name: getattr(stats, each.name) for each in fields(cls) if each.name != "room"}
+        told = {each.name: getattr(stats, each.name) for each in fields(cls) if each.name not in DERIVED}
         left = room(places, stats.sessions, stats.waiting, stats.blocks_free, stats.blocks_total)
-        return cls(**told, room=left)
+        return cls(**told, room=left, backlog=stats.outstanding.backlog if stats.blocks_total else None)
 
 
 IDLE = Load()

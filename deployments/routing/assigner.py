@@ -169,6 +169,11 @@ class Assigner:
         self._assigned = Counter({key: n for key, n in self._assigned.items() if key in unchanged})
         self._assignments = deque(each for each in self._assignments if each[1] in unchanged)
         self._version, self._pools = snapshot.version, dict(snapshot.pools)
+        for endpoint in (each for listed in self._pools.values() for each in listed):
+            # Where nothing else has changed, the news may be from before the last assignments.
+            stale = endpoint.key in unchanged and self._assigned[endpoint.key]
+            if (backlog := endpoint.load.backlog) is not None and not stale:
+                self._prompts[endpoint.key] = float(backlog), self._now_s
         self._awaited = snapshot.awaited
         known = self._devices.records.keys()
         gone = known - snapshot.devices.keys() if snapshot.since is None else known & set(snapshot.gone)

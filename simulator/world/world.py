@@ -20,7 +20,7 @@ from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sections import section
 from tandem.deployments.outbox import Outbox
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Load, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import DEVICE, DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.request.session import Dial, Reach
@@ -242,12 +242,19 @@ class World:
         directory = self._directory
         for pool, servers in self._members().items():
             up = [server for server in servers if server.up and not server.hangs]
-            directory.list_pool(pool, [_with_load(server) for server in up])
+            directory.list_pool(pool, [self._listed(server) for server in up])
             self._hand_over(up)
         directory.register(self.devices.news(), self.loop.time())
         self.routing.see(directory.since(self.routing.assigner.version), self.loop.time())
         if self._sample():
             self.refresh_soon()
+
+    def _listed(self, server: SimulatedServer) -> EndpointInfo:
+        """Return a server with its sessions, and all of its load where the router's policy asks for that."""
+        load, sessions = server.endpoint.load, server.open_sessions
+        if self.config.router.compares:
+            load = Load.of(server.core.gauges(), self.engines[server.group].batch_limit)
+        return replace(server.endpoint, sessions=sessions, load=load)
 
     def _hand_over(self, servers: Sequence[SimulatedServer]) -> None:
         """Have sessions go where there is room, as the live scheduler does."""
@@ -409,7 +416,3 @@ def _endpoint(pool: str, number: int, info: EngineInfo) -> EndpointInfo:
     return EndpointInfo(
         f"{pool} {number}", f"{pool}-{number}", pool, info.model, info.vocabulary, split=info.split
     )
-
-
-def _with_load(server: SimulatedServer) -> EndpointInfo:
-    return replace(server.endpoint, sessions=server.open_sessions)

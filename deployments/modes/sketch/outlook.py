@@ -53,6 +53,7 @@ class Plan(NamedTuple):
     queue: share of the target's places that others have.
     prompt: tokens of the prompt.
     device: joules per token of the device that expands.
+    read_token_s: seconds in which it takes in a token; 0 if unknown.
     """
 
     choice: SketchDecision
@@ -60,17 +61,22 @@ class Plan(NamedTuple):
     queue: float
     prompt: int
     device: PerToken
+    read_token_s: float = 0.0
 
 
 def outlook(full: Prediction, plan: Plan, prices: Prices, lost: Estimate) -> Prediction:
     """Return what a sketched answer is expected to bring. full: the same of the target's own."""
     sketch, latency_s = plan.choice.tokens, plan.choice.latency_s
     written_s = plan.state.llm_s(sketch)
-    wait_s = NOTE * written_s if plan.queue < IDLE else written_s + NOTE * (latency_s - written_s)
+    rest_s = latency_s - written_s
+    # A device has read prompt and sketch before it writes the first sentence.
+    wait_s = written_s + max(NOTE * rest_s, (plan.prompt + sketch) * plan.read_token_s)
+    if plan.queue < IDLE:  # or the target does, which reads the prompt again, with the first note
+        wait_s = min(wait_s, NOTE * written_s + full.ttft_s.value)
     joules = plan.device.of(plan.prompt + sketch, round(full.tokens))
     return full._replace(
         ttft_s=full.ttft_s._replace(value=full.ttft_s.value + wait_s),
-        tpot_s=Estimate(max(0.0, latency_s - wait_s) / max(1.0, full.tokens - 1.0)),
+        tpot_s=Estimate((1.0 - NOTE) * rest_s / max(1.0, full.tokens - 1.0)),
         usd=Estimate(prices.server.of(plan.prompt, sketch) + joules * prices.exchange_rate),
         joules=Estimate(joules),
         lost=lost,

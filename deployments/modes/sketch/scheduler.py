@@ -204,11 +204,12 @@ class Expansions(RouterPart[SketchSettings]):
         if alone.tokens < self._policy.shortest or wanted.sent:
             return None
         full = self._speculation.predict(wanted, endpoints, prices) if "drafter" in endpoints else alone
-        state, device = self._ahead(full, "drafter" in endpoints)
+        state, device, read_token_s = self._ahead(full, "drafter" in endpoints)
         choice = self._policy.choose(state)
         if choice.model is None:
             return None
-        plan = Plan(choice, state, self.router.fleet.queue(endpoints["target"]), wanted.prompt_tokens, device)
+        queue = self.router.fleet.queue(endpoints["target"])
+        plan = Plan(choice, state, queue, wanted.prompt_tokens, device, read_token_s)
         capability = self.settings.models[choice.model].capability
         return outlook(full, plan, prices, self._sketches.lost(wanted.content, capability))
 
@@ -219,15 +220,18 @@ class Expansions(RouterPart[SketchSettings]):
             capability = max(model.capability for model in self.settings.models.values())
             self._sketches.learn(taught, content, capability)
 
-    def _ahead(self, full: Prediction, speculates: bool) -> tuple[SketchState, PerToken]:
-        """Return the state in which an answer would be sketched, and joules per token of a device; devices are taken to
-        be like those that are listed first."""
+    def _ahead(self, full: Prediction, speculates: bool) -> tuple[SketchState, PerToken, float]:
+        """Return the state in which an answer would be sketched, joules per token of a device, and seconds in which it
+        takes one in; devices are taken to be like those that are listed first."""
         if self._sample is None:
             devices = self.router.fleet.devices
             self._sample = tuple(self._workers(islice(devices.values(), SAMPLED)))
             able = len({worker.endpoint.key for worker in self._sample})
             self._able = max(able, able * len(devices) // SAMPLED)
         workers, token_s = self._sample, full.tpot_s.value
+        # Devices answer other requests, too, and are as much slower.
+        loads = [self.router.fleet.load(worker.endpoint) for worker in workers if worker.endpoint.device]
+        shared = 1.0 + sum(loads) / max(1, len(loads))
         busy = {held.worker.endpoint.key for held in self._held.values()}
         waiting = tuple(Coming(0.0, waiting.job.tokens) for waiting in self._waiting.values())
         coming = tuple(Coming(0.0, promised.tokens) for promised in self._promised.values())
@@ -236,7 +240,7 @@ class Expansions(RouterPart[SketchSettings]):
             llm_s=lambda tokens: tokens * token_s,
             network_s=lambda _: max((worker.endpoint.rtt_s for worker in workers), default=0.0),
             models=tuple(
-                SmallModel(name, speed_s / token_s, known.capability, known.least_share)
+                SmallModel(name, shared * speed_s / token_s, known.capability, known.least_share)
                 for name, known in self.settings.models.items()
                 if (speed_s := _answer_token_s(name, workers, busy, len(waiting))) is not None
             ),
@@ -247,7 +251,9 @@ class Expansions(RouterPart[SketchSettings]):
             speculates=speculates,
             load=self._load(),
         )
-        return state, next((worker.endpoint.joules for worker in workers), FREE)
+        read_s = [worker.endpoint.prefill_token_s for worker in workers]
+        joules = next((worker.endpoint.joules for worker in workers), FREE)
+        return state, joules, shared * sum(read_s) / max(1, len(read_s))
 
     async def ask(self, question: PlanRequest | PlaceRequest) -> SketchPlan | Place | None:
         if isinstance(question, PlanRequest):

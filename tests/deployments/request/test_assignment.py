@@ -21,6 +21,7 @@ from tandem.deployments.request.assignment import (
 )
 from tandem.engine.base import EngineStats
 from tandem.policies.cost import MAINS_USD_PER_J, PerToken
+from tandem.policies.scheduling.outstanding import Outstanding
 
 REPLICA = EndpointInfo("verifier 1", "10.0.0.1:1", "verifier")
 SMALL = ModelRecord(
@@ -57,14 +58,16 @@ def test_an_engine_that_tells_nothing_is_idle() -> None:
 
 
 def test_a_load_is_what_the_stats_say() -> None:
-    names = [each.name for each in fields(Load) if each.name not in ("served", "room")]
+    names = [each.name for each in fields(Load) if each.name not in ("served", "room", "backlog")]
     stats = EngineStats(sessions=2)
     for number, name in enumerate(names, start=3):
         setattr(stats, name, number)
     load = Load.of(stats, places=8)
     assert [getattr(load, name) for name in names] == list(range(3, 3 + len(names)))
     assert load.served is stats.served
-    assert Load.of(EngineStats(sessions=2, blocks_free=4, blocks_total=4), places=8).room == 6
+    told = EngineStats(sessions=2, blocks_free=4, blocks_total=4, outstanding=Outstanding(backlog=70))
+    assert (Load.of(told, places=8).room, Load.of(told, places=8).backlog) == (6, 70)
+    assert Load.of(EngineStats(), places=8).backlog is None, "no engine of Tandem's"
 
 
 def test_an_endpoint_of_which_nothing_is_known() -> None:

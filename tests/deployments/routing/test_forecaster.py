@@ -8,7 +8,7 @@ import pytest
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.learning.report import Report
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Load, NoEndpoint, RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import LimitsNotKept
 from tandem.deployments.routing.assigner import Assigner
@@ -265,3 +265,37 @@ def test_others_wait_where_they_read_as_fast_as_they_are_answered(rate: float, w
     forecast = there.assign_now(cloud).forecast
     assert forecast is not None
     assert (forecast.expected.others_s > 0) is waits
+
+
+def test_what_an_engine_says_of_its_queue_counts() -> None:
+    """And the prompts that were assigned since."""
+    there, cloud = router(), replace(OPEN, mode="cloud")
+
+    def first_token_s(backlog: int, now_s: float) -> float:
+        busy = replace(VERIFIERS[0], sessions=backlog // 1000, load=Load(backlog=backlog))
+        there.see(Snapshot(there.assigner.version + 1, {"verifier": (busy,)}, {}))
+        forecast = there.assign_now(cloud, now_s=now_s).forecast
+        assert forecast is not None
+        return forecast.expected.ttft_s.value
+
+    alone_s = first_token_s(0, 1.0)
+    assert first_token_s(8000, 2.0) > alone_s + 1.0
+    assert first_token_s(0, 3.0) == pytest.approx(alone_s, rel=0.1)
+
+
+def test_sketches_wait_for_devices_that_have_other_requests_and_much_to_read() -> None:
+    there = router(*(phone(name, decode_token_s=0.01) for name in "abc"))
+    for _ in range(10):
+        there.learn(came(there.assign_now(replace(OPEN, mode="cloud")), 0.3, 0.4, 300))
+
+    def first_token_s(**figures: float) -> float:
+        phones = {name: phone(name, **{"decode_token_s": 0.01, **figures}) for name in "abc"}
+        busy = tuple(replace(each, sessions=40) for each in VERIFIERS)
+        there.see(Snapshot(there.assigner.version + 1, {"verifier": busy}, phones))
+        forecast = there.assign_now(replace(OPEN, mode="sketch", max_tokens=400)).forecast
+        assert forecast is not None
+        return forecast.formula.ttft_s.value
+
+    idle_s = first_token_s()
+    assert first_token_s(sessions=1) > idle_s
+    assert first_token_s(prefill_token_s=0.2) > idle_s + 5.0
