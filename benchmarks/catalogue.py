@@ -36,7 +36,7 @@ BENCHMARKS = {
     "migration_quality": Benchmark("disco.migration_quality", 5),
     "race_live": Benchmark("disco.race_live", 20),
     "hat": Benchmark("hat.evaluation", 8),
-    "hat_chunks": Benchmark("hat.chunks", 4),
+    "hat_chunks": Benchmark("hat.chunks", 5),
     "hat_leakage": Benchmark("hat.leakage", 4),
     "hat_wire": Benchmark("hat.wire", 2),
     "pice_bound": Benchmark("pice.bound", 6),

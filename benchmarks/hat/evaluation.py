@@ -41,6 +41,7 @@ from tandem.benchmarks.hat.setting import (
     SPECBENCH,
     WHOLE,
     Cell,
+    Choice,
     Dataset,
     System,
     measure,
@@ -58,17 +59,25 @@ CODED = "int6"
 TREE = 8  # tokens that the paper's U-Medusa verifies
 
 
+EQUATION: Choice = {"name": "hat"}
+FIXED: Choice = {"name": "fixed"}
+
+
 def _plain(**changes: object) -> System:
     return System(**({"drafting": NONE, "parallel": NONE, "drafter": "none"} | changes))  # type: ignore[arg-type]
 
 
-def _hat(drafting: str = "threshold", k: int = 4, least: int | None = None, **parameters: float) -> System:
-    """least: tokens of a chunk; None: the policy's default."""
+def _hat(drafting: str = "threshold", k: int = 4, chunking: Choice = EQUATION, **parameters: float) -> System:
     return System(
-        chunking={"name": "hat", **({"parameters": {"least": least}} if least else {})},
+        chunking=chunking,
         drafting={"name": drafting, "parameters": parameters},
         parallel={"name": "hat", "parameters": {"k": k}},
     )
+
+
+def _sarathi(size: int) -> System:
+    """Chunks that do not overlap."""
+    return _plain(chunking={"name": "fixed", "parameters": {"size": size, "overlap": False}})
 
 
 def _medusa(window: int) -> System:
@@ -80,18 +89,18 @@ PAPERS = _hat(eta=0.6)
 PUBLISHED = {
     HAT: PAPERS,
     U_SHAPE: _plain(chunking=WHOLE),
-    U_SARATHI: _plain(chunking={"name": "fixed", "parameters": {"size": 128}}),
+    U_SARATHI: _sarathi(128),
     U_MEDUSA: _medusa(TREE),
 }
 """The systems with the paper's settings."""
 CANDIDATES: dict[str, tuple[System, ...]] = {
     HAT: (
-        *(_hat(k=k, least=least, eta=0.6) for k in (4, 8) for least in (None, 64, 128)),
+        *(_hat(k=k, chunking=one, eta=0.6) for k in (4, 8) for one in (EQUATION, FIXED)),
         *(_hat("expected_gain", k=k) for k in (4, 8)),
     ),
     U_SHAPE: (_plain(chunking=WHOLE),),
     U_SARATHI: (
-        *(_plain(chunking={"name": "fixed", "parameters": {"size": size}}) for size in (64, 128, 256, 512)),
+        *(_sarathi(size) for size in (64, 128, 256, 512)),
         *(_plain(chunking=WHOLE, server_chunk=size) for size in (64, 128, 256, 512)),
     ),
     U_MEDUSA: tuple(_medusa(window) for window in (2, 3, 4, TREE)),

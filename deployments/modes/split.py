@@ -78,7 +78,7 @@ class SplitSettings(Strict):
         what is new; 0: none.
     """
 
-    chunking: ChunkingChoice = ChunkingChoice(name="hat")
+    chunking: ChunkingChoice = ChunkingChoice(name="fixed")
     drafting: DraftingChoice = DraftingChoice(name="threshold")
     parallel_drafting: ParallelDraftingChoice = ParallelDraftingChoice(name="hat")
     wire: Kind | Literal["auto"] = COMMON

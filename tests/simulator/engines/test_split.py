@@ -79,8 +79,8 @@ def test_uploads_overlap_with_the_cloud() -> None:
 
     whole_s, hat_s = ttft_s({"name": "whole"}), ttft_s({"name": "hat"})
     sizes = {"name": "fixed", "parameters": {"size": 100}}
-    fixed_s = ttft_s(sizes)
-    overlapped_s = ttft_s({"name": "fixed", "parameters": {"size": 100, "overlap": True}})
+    overlapped_s = ttft_s(sizes)
+    fixed_s = ttft_s({"name": "fixed", "parameters": {"size": 100, "overlap": False}})
     middle = MIDDLE["measured"]
     computed_s = middle["base_s"] + 1000 * middle["token_s"]
     assert whole_s - hat_s > 0.5 * (computed_s - middle["base_s"])
