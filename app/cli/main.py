@@ -303,6 +303,22 @@ def usage(
 
 
 @cli.command()
+def explain(
+    answer: Annotated[
+        str,
+        typer.Argument(help="Id of a response that the server keeps, or - for an answer's JSON on stdin."),
+    ],
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show why the server chose an answer's mode and device, what it expected, the runner-up, and what came."""
+    from tandem.app.cli.explain import explain_answer
+
+    with failures(), HttpClient(server(url)) as client:
+        explain_answer(client, answer, as_json)
+
+
+@cli.command()
 def bench(
     url: Url = None,
     requests: Annotated[int, typer.Option(min=1, help="Total number of requests.")] = 32,

@@ -29,7 +29,18 @@ def backend(tmp_path) -> NullBackend:
 def test_help_for_everything():
     for flag in ("--help", "-h"):
         assert "Exit status" in run(cli, [flag]).stdout
-    for command in ("chat", "devices", "account", "usage", "keys", "bench", "config", "up", "down"):
+    for command in (
+        "chat",
+        "devices",
+        "account",
+        "usage",
+        "explain",
+        "keys",
+        "bench",
+        "config",
+        "up",
+        "down",
+    ):
         assert run(cli, [command, "--help"]).stdout == run(cli, [command, "-h"]).stdout != ""
     for command in ("list", "make", "change", "rotate", "revoke", "device"):
         assert run(cli, ["keys", command, "--help"]).exit_code == 0
