@@ -26,6 +26,7 @@ class Report:
     tpot_s: seconds per token after it; 0 if there were none.
     stall_s: seconds that its reader waited after the first token; 0 without a reader.
     forecast: what was expected of the answer; None where nothing was, or where it was moved on its way.
+    counts: whether what other accounts are promised may rest on it.
     """
 
     account: str
@@ -41,6 +42,7 @@ class Report:
     tpot_s: float = 0.0
     stall_s: float = 0.0
     forecast: Forecast | None = None
+    counts: bool = True
 
     def charge(self, day: str) -> Charge:
         """Return what is to be booked for the answer. day: of its end, as in Charge."""

@@ -135,6 +135,10 @@ class Shared:
         """Return the times of a model's replicas."""
         return self._targets.of(model, TargetTimes)
 
+    def forget_target(self, model: str) -> None:
+        """Forget a model's times: other replicas serve it now."""
+        self._targets.pop(model, None)
+
     def device(self, name: str) -> DeviceTimes:
         """Return what was measured of a device, to note more."""
         return self._devices.of(name, DeviceTimes)
@@ -160,7 +164,7 @@ class Shared:
         """Learn from an answer, in whatever mode."""
         if (forecast := report.forecast) is not None and forecast.target:
             self.target(forecast.target).rates.append(forecast.expected.rate)
-        if report.whole:
+        if report.whole and report.counts:
             self.lengths.note(report.tokens)
             if forecast is not None:
                 self._by_kind.of(forecast.about, lambda: Outputs(kept=LENGTHS_KEPT)).note(report.tokens)

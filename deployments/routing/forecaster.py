@@ -11,6 +11,7 @@ from tandem.deployments.modes.alone import kind_of
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
+from tandem.deployments.request.pools import VERIFIER
 from tandem.policies.estimators.correction import Corrections
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import NOTHING, Estimate, Prediction
@@ -55,6 +56,20 @@ class Forecaster:
         self._parts, self._fleet, self._shared, self._prices = parts, around.fleet, around.shared, prices
         self._first, self._step = Corrections(), Corrections()
         self._usd, self._joules = Corrections(0.3, 0.3), Corrections(0.3, 0.3)
+        self._replicas: dict[str, set[str]] = {}  # the last ones that were up, by model
+
+    def see(self) -> None:
+        """Take over which replicas are up. Of a model that none of its last ones serve, nothing is known any more: it
+        has been deployed anew, perhaps with other hardware or weights."""
+        up: dict[str, set[str]] = {}
+        for each in self._fleet.replicas(VERIFIER):
+            up.setdefault(each.model, set()).add(each.key)
+        for model, keys in up.items():
+            if keys.isdisjoint(self._replicas.get(model, keys)):
+                self._shared.forget_target(model)
+                for known in (self._first, self._step):
+                    known.forget(model)
+        self._replicas |= up
 
     def predict(self, mode: str, wanted: RoutingRequest, endpoints: Endpoints) -> Predicted | None:
         """Return what an answer by these endpoints is expected to bring; None where the mode cannot say."""

@@ -25,6 +25,7 @@ from tandem.deployments.routing.forecaster import Forecaster
 from tandem.engine.base import EngineError
 from tandem.engine.config import Strict
 from tandem.policies.cost import PerToken, per_million
+from tandem.policies.estimators.influence import Influence
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Routing:
         }
         self.forecaster = Forecaster(self.modes, around, self._prices)
         assigner.forecaster = self.forecaster
+        self._influence = Influence()
         self._may_dial_in = may_dial_in
         self._news = asyncio.Event()
         self._informed = False
@@ -78,6 +80,7 @@ class Routing:
     def see(self, snapshot: Snapshot, now_s: float = 0.0) -> None:
         """Take over what is up, or what has changed. now_s: on the event loop's clock."""
         self.assigner.see(snapshot, now_s)
+        self.forecaster.see()
         for part in self.modes.values():
             part.see()
         self._informed = True
@@ -159,7 +162,9 @@ class Routing:
         return PerToken(max(price.prefill for price in up), max(price.decode for price in up))
 
     def learn(self, report: Report) -> None:
-        """Take in what an answer has taught."""
+        """Take in what an answer has taught; of an account that teaches more than all others, only what is its own."""
+        if not self._influence.admits(report.account):
+            report = replace(report, forecast=None, counts=False)
         self.shared.learn(report)
         self.forecaster.learn(report)
         for name, part in self.modes.items():

@@ -101,6 +101,13 @@ class Corrections:
         noise2 += share * (spread2 + 1e-4 - noise2)
         return log + share * (mean - log), noise2, (1.0 - share) * doubt2 + share * share * noise2 / n
 
+    def forget(self, about: str) -> None:
+        """Forget the classes whose names have that word, as what they are about is another one now."""
+        for name in [name for name in self._seen if about in name.split()]:
+            del self._seen[name]
+        self._found.clear()
+        self._wider.clear()
+
     def note(self, names: Sequence[str], log: float, weight: float = 1.0) -> None:
         """Record the logarithm of what came over what the formula said. weight: of the observation, at most 1."""
         log = min(MOST, max(-MOST, log))

@@ -218,7 +218,8 @@ class Expansions(RouterPart[SketchSettings]):
             self._speculation.learn(report, taught.rounds)
             content = "" if report.forecast is None else report.forecast.content
             capability = max(model.capability for model in self.settings.models.values())
-            self._sketches.learn(taught, content, capability)
+            if report.counts:
+                self._sketches.learn(taught, content, capability)
 
     def _ahead(self, full: Prediction, speculates: bool) -> tuple[SketchState, PerToken, float]:
         """Return the state in which an answer would be sketched, joules per token of a device, and seconds in which it

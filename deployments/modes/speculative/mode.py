@@ -174,7 +174,8 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
                 accepted = sum(done.accepted for done in judged)
                 missed = sum(done.accepted < done.drafted for done in judged)
                 content = "" if report.forecast is None else report.forecast.content
-                self.router.shared.agreement(each.model, content).note(accepted, accepted + missed)
+                if report.counts:
+                    self.router.shared.agreement(each.model, content).note(accepted, accepted + missed)
         learn_target(self.router, report, SpeculativeMode.name, steps=False)
 
 

@@ -16,7 +16,7 @@ from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.base import NoCapacity, SplitInfo
 from tandem.policies.routing.collaboration import collaboration
-from tandem.policies.routing.objectives import OBJECTIVES, Leaves, Objective
+from tandem.policies.routing.objectives import NOTHING, OBJECTIVES, Leaves, Objective, Prediction
 from tandem.policies.routing.replica import routing
 
 VERIFIERS = tuple(EndpointInfo(f"verifier {n}", f"v:{n}", "verifier", "big", "v") for n in range(2))
@@ -299,3 +299,44 @@ def test_sketches_wait_for_devices_that_have_other_requests_and_much_to_read() -
     idle_s = first_token_s()
     assert first_token_s(sessions=1) > idle_s
     assert first_token_s(prefill_token_s=0.2) > idle_s + 5.0
+
+
+def test_one_clients_reports_move_others_forecasts_only_so_far() -> None:
+    """A flood of slow answers counts as much as the few of all others."""
+    there, cloud = router(), replace(OPEN, mode="cloud")
+
+    def learn(account: str, ttft_s: float, tokens: int = 100) -> float:
+        """Return what was expected before."""
+        there.see(Snapshot(there.assigner.version + 1, {"verifier": VERIFIERS}, {}))
+        made = there.assign_now(cloud, now_s=100.0 * there.assigner.version)
+        there.learn(replace(came(made, ttft_s, 0.02, tokens), account=account))
+        assert made.forecast is not None
+        return made.forecast.expected.ttft_s.value
+
+    for n in range(30):
+        learn(f"user {n}", 0.2)
+    for n in range(300):
+        learn("flood", 20.0, tokens=3)
+        expected_s = learn(f"user {n % 7}", 0.2) if n % 10 == 0 else 0.0
+        assert expected_s < (15.0 if n < 100 else 6.5)
+    assert there.shared.remaining("", 0, 500) > 45
+
+
+def test_what_was_known_of_a_target_is_forgotten_where_it_is_deployed_anew() -> None:
+    there, cloud = router(), replace(OPEN, mode="cloud")
+    for _ in range(30):
+        there.learn(came(there.assign_now(cloud), ttft_s=30.0, tpot_s=2.0))
+
+    def expected(*replicas: EndpointInfo) -> Prediction:
+        there.see(Snapshot(there.assigner.version + 1, {"verifier": replicas}, {}))
+        forecast = there.assign_now(cloud).forecast if replicas else None
+        return Prediction(NOTHING, NOTHING) if forecast is None else forecast.expected
+
+    slow, new = expected(*VERIFIERS), replace(VERIFIERS[1], name="verifier 2", address="v:2")
+    assert slow.tpot_s.value == pytest.approx(2.0, rel=0.3)
+    after = expected(VERIFIERS[1], new).tpot_s.value
+    assert after == pytest.approx(2.0, rel=0.3), "one replica after the other is no new deployment"
+    expected()
+    fresh = expected(replace(new, name="verifier 3", address="v:3"))
+    assert fresh.assumed
+    assert fresh.tpot_s.value < 1.0
