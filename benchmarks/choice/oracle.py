@@ -113,8 +113,8 @@ def judge(
 
 
 def mean_loss(workload: Workload, seed: int, count: int, objective: Objective, mode: str) -> float:
-    """Return the mean loss of all answers in a mode."""
+    """Return the mean loss of all answers in a mode, or of a rival that has several."""
     world = World(workload.config(seed, count, "explicit", mode))
     clients = Clients(world, lambda _: None)
-    world.loop.run(clients.run(workload.requests(seed, count)))
+    world.loop.run(clients.run(workload.requests(seed, count, mode)))
     return mean(loss(answer, objective) for answer in clients.answers)

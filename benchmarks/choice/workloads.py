@@ -18,7 +18,9 @@ PROFILES = ("jetson-orin-qwen15b", "xiaomi14-qwen05b", "jetson-orin", "pixel7pro
 MODES = ("cloud", "device", "speculative", "race")
 """Modes that are compared; each with the device of the request's own client."""
 RANDOM = "random"
-"""Choice of one of them by chance, for every request."""
+"""Choice of one of the modes by chance, for every request."""
+BY_LENGTH = "by length"
+"""Choice of the device for prompts that are no longer than the workload's mean, of the cloud for others."""
 TARGET = {"base_s": 0.03, "token_s": 0.0004, "context_s": 2e-7}
 """Step times of the target: about 30 tokens/s alone."""
 
@@ -31,6 +33,7 @@ class Workload:
     prompt, output: mean lengths, tokens.
     reads: whether readers of 3 to 15 tokens/s read along.
     alpha: acceptance of drafted tokens; 0: as recorded of a real pair.
+    alpha_after: the same from the middle on, as the devices' model is exchanged; 0: as before.
     rtt_ms: of the devices' links; `worse_ms`: from the middle of the time on.
     devices: number of them.
     jump: factor of the rate from the middle on.
@@ -44,6 +47,7 @@ class Workload:
     output: int = 120
     reads: bool = False
     alpha: float = 0.0
+    alpha_after: float = 0.0
     rtt_ms: float = 20.0
     worse_ms: float = 0.0
     devices: int = 20
@@ -51,8 +55,13 @@ class Workload:
     trace: str = ""
     max_tokens: int = 512
 
-    def requests(self, seed: int, count: int) -> list[Request]:
-        """Return the requests."""
+    @property
+    def drifts(self) -> bool:
+        """Whether something changes in the middle."""
+        return self.jump != 1.0 or self.worse_ms > 0.0 or self.alpha_after > 0.0
+
+    def requests(self, seed: int, count: int, mode: str | None = None) -> list[Request]:
+        """Return the requests, with their own modes where `mode` is BY_LENGTH."""
         built = build(self.config(seed, count, "explicit").workload)
         if self.trace:
             lengths = map(_lengths, self._rows(seed, count))
@@ -68,6 +77,12 @@ class Workload:
                 else one
                 for one in built
             ]
+        if self.alpha_after:
+            later = replace(self, alpha=self.alpha_after, alpha_after=0.0).requests(seed, count)
+            built[count // 2 :] = later[count // 2 :]
+        if mode == BY_LENGTH:
+            mean = sum(one.prompt_tokens for one in built) / len(built)
+            built = [replace(one, mode="device" if one.prompt_tokens <= mean else "cloud") for one in built]
         return built
 
     def _rows(self, seed: int, count: int) -> Sequence[dict[str, str]]:
@@ -77,7 +92,7 @@ class Workload:
         return rows[first : first + count]
 
     def config(self, seed: int, count: int, policy: str, mode: str | None = None) -> Config:
-        """Return the simulation of a policy, or of a mode; of all modes by chance where that is RANDOM."""
+        """Return the simulation of a policy, or of a mode; of several where that is RANDOM or BY_LENGTH."""
         link: dict[str, Any] = {"rtt_ms": self.rtt_ms}
         if self.worse_ms:
             half_s = count / 2 / self.rate_per_s
@@ -89,7 +104,7 @@ class Workload:
                 "name": self.name,
                 "seed": seed,
                 "reader": "cloud",
-                "mode": None if mode == RANDOM else mode,
+                "mode": None if mode in (RANDOM, BY_LENGTH) else mode,
                 "workload": {
                     "count": count,
                     "seed": seed,
@@ -130,4 +145,5 @@ WORKLOADS = (
     Workload("Azure code", trace="code_peak20min.csv", rate_per_s=1.0, max_tokens=1000),
     Workload("links worsen", worse_ms=400.0, alpha=0.9),
     Workload("target fills", jump=5.0),
+    Workload("model exchanged", alpha=0.9, alpha_after=0.4),
 )

@@ -173,7 +173,7 @@ class Assigner:
             # Where nothing else has changed, the news may be from before the last assignments.
             stale = endpoint.key in unchanged and self._assigned[endpoint.key]
             if (backlog := endpoint.load.backlog) is not None and not stale:
-                self._prompts[endpoint.key] = float(backlog), self._now_s
+                self._prompts[endpoint.key] = float(backlog), max(now_s, self._now_s)
         self._awaited = snapshot.awaited
         known = self._devices.records.keys()
         gone = known - snapshot.devices.keys() if snapshot.since is None else known & set(snapshot.gone)
