@@ -20,6 +20,7 @@ ttft_cut_equal_bytes_min: with those of HAT and of the baselines in it.
 ablation_in_order: whether the rows of Table V have the paper's order in TBT, and chunked ones less TTFT than others,
 for both data sets, with HAT's chosen settings; ablation_pairs: share of the pairs of rows that have.
 accepted_length: tokens of a round with η = 0.6, one device, as in Table IV. It is what the acceptance was set by.
+speedup, speedup_medusa: times between tokens of U-shape over those of HAT and of U-Medusa there, SpecBench; *_cnndm.
 tbt_growth: of HAT's TBT from 4 to 9 requests/s on SpecBench.
 prefill_sla: share of HAT's requests with a TTFT of 350 ms or less per 128 tokens of prompt (SpecBench, 6 requests/s).
 """
@@ -120,6 +121,10 @@ def ablated(full: System) -> dict[str, System]:
     }
 
 
+TABLE_IV = {  # accepted tokens a round, and speed-up of decoding over U-shape
+    SPECBENCH.name: {HAT: (2.06, 1.65), U_MEDUSA: (1.89, 1.41)},
+    CNNDM.name: {HAT: (1.98, 1.60), U_MEDUSA: (1.75, 1.45)},
+}
 TABLE_V = {  # TTFT and TBT, ms
     SPECBENCH.name: (
         (655.6, 52.3),
@@ -244,7 +249,7 @@ def runs(chosen: Chosen, seeds: int) -> list[Run]:
                 wanted += [Run(dataset.name, one, rate, seed, everything=back) for back in (False, True)]
             for system in coded([chosen[dataset.name, HAT], *_rivals(chosen, dataset)]):
                 wanted.append(Run(dataset.name, system, rate, seed))
-            for system in (PAPERS, PUBLISHED[U_MEDUSA]):
+            for system in (PAPERS, PUBLISHED[U_MEDUSA], PUBLISHED[U_SHAPE]):
                 wanted.append(Run(dataset.name, system, ALONE, seed, devices=1))
         if _has_wifi():
             systems = [chosen[SPECBENCH.name, HAT], *_rivals(chosen, SPECBENCH)]
@@ -303,6 +308,13 @@ def figures(results: Results, chosen: Chosen) -> dict[str, float | bool | list[f
     found["ablation_pairs"] = round(sum(pairs) / len(pairs), 3)
     found["accepted_length"] = round(median(results.of(SPECBENCH, PAPERS, ALONE, "accepted", devices=1)), 3)
     found["accepted_length_cnndm"] = round(median(results.of(CNNDM, PAPERS, ALONE, "accepted", devices=1)), 3)
+    for dataset, suffix in ((SPECBENCH, ""), (CNNDM, "_cnndm")):
+        for name, system in (("speedup", PAPERS), ("speedup_medusa", PUBLISHED[U_MEDUSA])):
+            drafting_s, plain_s = (
+                median(results.of(dataset, one, ALONE, "tbt_s", devices=1))
+                for one in (system, PUBLISHED[U_SHAPE])
+            )
+            found[f"{name}{suffix}"] = round(plain_s / drafting_s, 3)
     hat = chosen[SPECBENCH.name, HAT]
     slow, fast = (results.of(SPECBENCH, hat, rate, "tbt_s") for rate in (4.0, 9.0))
     growth = [b / a - 1 for a, b in zip(slow, fast, strict=True)]
@@ -388,7 +400,7 @@ def _table_of_systems(results: Results, chosen: Chosen, dataset: Dataset) -> Non
         ]
     rows += [
         row(name, system, ALONE, "one device", devices=1)
-        for name, system in ((HAT, PAPERS), (U_MEDUSA, PUBLISHED[U_MEDUSA]))
+        for name, system in ((HAT, PAPERS), *((name, PUBLISHED[name]) for name in (U_MEDUSA, U_SHAPE)))
     ]
     report.table(
         f"{dataset.name}, {dataset.model} split after layer {dataset.layers} (simulated): medians and ranges",

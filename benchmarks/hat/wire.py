@@ -5,9 +5,10 @@
 The states after a device's first layers go through `pack` and `unpack` of each kind on their way up, and what the model
 returns of them (before its last norm) through those of the kind that comes back. A next token is kept if it is the one
 that the model says with exact states, after each token of a text as it is. Without `--model`: the embedded target and
-held-out questions with answers; with the folder of another model, prompts of SpecBench.
+held-out questions with answers; with the folder of another model, GSM8K's questions with their answers, and by
+themselves SpecBench's prompts, within which a model is asked for no token and is less sure of the next.
 
-kept_*, bits_*: share of the texts' next tokens, and bits of a number, by kind.
+kept_*, bits_*: share of the texts' next tokens, and bits of a number, by kind; *_prompts: of SpecBench's prompts.
 """
 
 from __future__ import annotations
@@ -108,24 +109,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     if options.model is None:
         model, tokenizer = load(family.path("target"))
-        asked = texts(tokenizer, options.texts)
+        sets = {"": texts(tokenizer, options.texts)}
     else:
         model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
         reader = AutoTokenizer.from_pretrained(options.model)
-        asked = [reader(text)["input_ids"][:LONGEST] for text in _prompts(options.texts)]
-    found = measure(model, options.layers, asked)
-    report.table(
-        f"{sum(map(len, asked))} next tokens of {options.model or 'target'}, m = {options.layers}",
-        ["kind", "kept", "bits"],
-        [[kind, f"{one.kept:.2%}", f"{one.bits:.2f}"] for kind, one in found.items()],
-    )
-    figures = {f"kept_{kind}": round(one.kept, 4) for kind, one in found.items()}
-    report.figures("hat_wire", figures | {f"bits_{kind}": round(one.bits, 3) for kind, one in found.items()})
+        sets = {
+            suffix: [reader(text)["input_ids"][:LONGEST] for text in some]
+            for suffix, some in (("", _answers(options.texts)), ("_prompts", _prompts(options.texts)))
+        }
+    figures: dict[str, float] = {}
+    for suffix, asked in sets.items():
+        found = measure(model, options.layers, asked)
+        report.table(
+            f"{sum(map(len, asked))} next tokens of {options.model or 'target'}{suffix}, m = {options.layers}",
+            ["kind", "kept", "bits"],
+            [[kind, f"{one.kept:.2%}", f"{one.bits:.2f}"] for kind, one in found.items()],
+        )
+        figures |= {f"kept_{kind}{suffix}": round(one.kept, 4) for kind, one in found.items()}
+        figures |= {f"bits_{kind}{suffix}": round(one.bits, 3) for kind, one in found.items()}
+    report.figures("hat_wire", figures)
+
+
+def _answers(count: int) -> list[str]:
+    return ["{question}\n{answer}".format(**one) for one in _lines("gsm8k_test.jsonl", count)]
 
 
 def _prompts(count: int) -> list[str]:
-    lines = (DATA / "prompts" / "spec_bench.jsonl").read_text().splitlines()
-    return [json.loads(line)["turns"][0] for line in lines[:: max(1, len(lines) // count)]][:count]
+    return [one["turns"][0] for one in _lines("spec_bench.jsonl", count)]
+
+
+def _lines(name: str, count: int) -> list[dict[str, Any]]:
+    lines = (DATA / "prompts" / name).read_text().splitlines()
+    return [json.loads(line) for line in lines[:: max(1, len(lines) // count)]][:count]
 
 
 if __name__ == "__main__":

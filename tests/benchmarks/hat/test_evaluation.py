@@ -15,6 +15,7 @@ from tandem.benchmarks.hat.evaluation import (
     CELLS,
     HAT,
     PAPERS,
+    PUBLISHED,
     TABLE_V,
     U_SHAPE,
     Results,
@@ -107,6 +108,7 @@ def test_figures_come_from_the_cells_they_name(monkeypatch: pytest.MonkeyPatch) 
     assert (found["ttft_cut_coded_min"], found["ttft_cut_equal_bytes_min_specbench"]) == (0.75, 0.75)
     assert found["tbt_growth"] == pytest.approx(0.05)
     assert (found["accepted_length"], found["prefill_sla"]) == (2.06, 1.0)
+    assert found["speedup"] == 2.5
 
 
 def test_every_cell_is_simulated_once_a_seed() -> None:
@@ -116,7 +118,8 @@ def test_every_cell_is_simulated_once_a_seed() -> None:
     for dataset, rate in CELLS:
         for system in ablated(chosen[dataset.name, HAT]).values():
             assert Run(dataset.name, system, rate, 0) in once
-        assert Run(dataset.name, PAPERS, ALONE, 0, devices=1) in once
+        for system in (PAPERS, PUBLISHED[U_SHAPE]):
+            assert Run(dataset.name, system, ALONE, 0, devices=1) in once
 
 
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=lambda one: one.name)
