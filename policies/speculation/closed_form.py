@@ -6,7 +6,8 @@ The ways of a round, in seconds a token (Leviathan et al. 2023; DSD, section 2, 
     γ drafts:      (round trip + γ · draft + verification of γ) / (1 + α + … + α^γ)
 
 All of it is measured; α, and what a new pair cannot know yet, over all pairs of the target. A verification grows with γ
-by its share of what it takes beyond a token of the target alone: next to nothing on a GPU, much on few cores.
+by its share of what it takes beyond a token of the target alone, until rounds of different windows show by how much:
+next to nothing on a GPU, much on few cores. Drafting grows with γ as such rounds show, at first in proportion.
 
 What a way takes depends on what the others do: where all crowd the target's steps everything is slow, and a way that
 one pair tries shows little of what it gives if all take it. So at a new target every pair tries the ways in the same
@@ -32,6 +33,8 @@ IDLE = 1.5
 """Most of a verification, over the shortest one, while a pair has seen few: the first ones wait for prompts."""
 SEEN = 20.0
 """Judged tokens from which on half of what a pair has seen counts."""
+COMPARED = 16.0
+"""Squared differences of windows from which on half of what they show of a further draft's verification counts."""
 LEAST_LOSS = 0.25
 """Share of a trial that is taken to be lost, even if the ways seem equal: what is expected may be wrong."""
 RARER = 0.2
@@ -219,6 +222,9 @@ class Costs:
         self._drafted, self._draft_verify_s = state.drafted, 0.0
         if state.drafted and (state.alone_s or assumed.alone_s):
             self._draft_verify_s = max(0.0, verify_s - alone_s) / state.drafted
+            # Some of that may be waiting for the others' steps, which does not grow with the window.
+            seen = state.widened / (state.widened + COMPARED)
+            self._draft_verify_s += seen * (state.verify_growth * verify_s - self._draft_verify_s)
         self.seen = self.drafted(round(state.drafted) or FIRST_DRAFTS)
 
     def round_s(self, gamma: int) -> float:

@@ -27,7 +27,7 @@ VERIFIED = 64  # rounds of all pairs of a target, over which their verifications
 KNOWN = (
     4  # rounds of a target from which on a new pair relies on them; where it decodes alone, few more are made
 )
-GROWTH_MEMORY = 256.0  # squared differences of windows, over which a further draft's time is averaged
+GROWTH_MEMORY = 512.0  # squared differences of windows, over which a further draft's time is averaged
 GROWTH_PRIOR = 8.0  # of these, that count as a time in proportion to the drafts
 
 
@@ -110,7 +110,7 @@ class TargetSnapshot(NamedTuple):
     verified: number of rounds that verify_s is averaged over, at most VERIFIED.
     judged: number of tokens that alpha is averaged over, at most MEMORY.
     least_fused, least_verify, least_draft: states of the minima.
-    widened, widened_s: what draft_growth is made of.
+    widened, widened_drafts, widened_verify: what draft_growth and verify_growth are made of.
     """
 
     seen: int
@@ -132,7 +132,8 @@ class TargetSnapshot(NamedTuple):
     verify_s: float = 0.0
     least_draft: tuple[int, float, float] = (0, inf, inf)
     widened: float = 0.0
-    widened_s: float = 0.0
+    widened_drafts: float = 0.0
+    widened_verify: float = 0.0
 
 
 class TargetHistory:
@@ -147,6 +148,7 @@ class TargetHistory:
     fused: share of fused rounds among those at present.
     fused_s: seconds per output token of fused rounds, in which no device takes part; 0 before the first.
     fused_least_s: lower bound of fused_s, as seen with the least load.
+    widened: squared differences between the windows of a pair's rounds in a row, forgotten beyond GROWTH_MEMORY.
     window: mean window of the other rounds; 0 before the first.
     alone_s: seconds per output token while it decodes alone; 0 if unknown.
     verify_s: seconds of a verification over its pairs' latest rounds; 0 before the first.
@@ -166,8 +168,8 @@ class TargetHistory:
         "_rounds",
         "_tokens",
         "_verified",
-        "_widened",
-        "_widened_s",
+        "_widened_drafts",
+        "_widened_verify",
         "alone_s",
         "alpha",
         "fused",
@@ -177,6 +179,7 @@ class TargetHistory:
         "queue_asked_s",
         "seen",
         "verify_s",
+        "widened",
         "window",
     )
 
@@ -185,7 +188,7 @@ class TargetHistory:
         self._tokens = self._count = self._judged = 0.0
         self._least_fused, self._least_verify, self._least_draft = WindowedMin(), WindowedMin(), WindowedMin()
         self._verified, self.verify_s = 0, 0.0
-        self._widened = self._widened_s = 0.0
+        self.widened = self._widened_drafts = self._widened_verify = 0.0
         self._present: dict[int, int] = {}  # pair → its last round
         self._joined = self.seen = 0
         self._latest = 1  # rounds over which the pairs' present behaviour is averaged
@@ -212,7 +215,12 @@ class TargetHistory:
     def draft_growth(self) -> float:
         """Seconds of a further draft, as a share of a draft's mean: 1 if a round's time is in proportion to its drafts,
         0 if all of them take one pass."""
-        return min(1.0, max(0.0, (self._widened_s + GROWTH_PRIOR) / (self._widened + GROWTH_PRIOR)))
+        return min(1.0, max(0.0, (self._widened_drafts + GROWTH_PRIOR) / (self.widened + GROWTH_PRIOR)))
+
+    @property
+    def verify_growth(self) -> float:
+        """Seconds of a verification for a further draft, as a share of verify_s; 0 if unknown, see `widened`."""
+        return max(0.0, self._widened_verify / self.widened) if self.widened else 0.0
 
     @property
     def pairs(self) -> int:
@@ -240,6 +248,8 @@ class TargetHistory:
             shared_verify_s=max(0.0, self.verify_s) if self.is_known else 0.0,
             shared_draft_s=max(0.0, self.draft_least_s),
             draft_growth=self.draft_growth,
+            verify_growth=self.verify_growth,
+            widened=self.widened,
         )
 
     def take_part(self, pair: int) -> None:
@@ -299,12 +309,13 @@ class TargetHistory:
             self.alpha += (accepted - self.alpha * judged) / self._judged
         return LEAST_WEIGHT + (1.0 - self.fused) ** 2
 
-    def note_widened(self, by: int, share: float) -> None:
-        """Record two rounds of one pair, the later one of so many more drafts. share: how much longer it drafted, over
-        a draft's mean time."""
-        keep = min(1.0, GROWTH_MEMORY / (self._widened + by * by))
-        self._widened = keep * (self._widened + by * by)
-        self._widened_s = keep * (self._widened_s + by * share)
+    def note_widened(self, by: int, drafts: float, verify: float) -> None:
+        """Record two rounds of one pair, the later one of so many more drafts. drafts, verify: how much longer it took,
+        over the mean time of a draft, and of a verification."""
+        keep = min(1.0, GROWTH_MEMORY / (self.widened + by * by))
+        self.widened = keep * (self.widened + by * by)
+        self._widened_drafts = keep * (self._widened_drafts + by * drafts)
+        self._widened_verify = keep * (self._widened_verify + by * verify)
 
     def note_window(self, window: int) -> None:
         """Record the window that a pair chose; fused rounds have none."""
@@ -332,8 +343,9 @@ class TargetHistory:
             verified=self._verified,
             verify_s=self.verify_s,
             least_draft=self._least_draft.state,
-            widened=self._widened,
-            widened_s=self._widened_s,
+            widened=self.widened,
+            widened_drafts=self._widened_drafts,
+            widened_verify=self._widened_verify,
         )
 
     def adopt(self, other: TargetSnapshot) -> None:
@@ -347,7 +359,8 @@ class TargetHistory:
         self._least_fused.state, self._least_verify.state = other.least_fused, other.least_verify
         self._least_draft.state = other.least_draft
         self._verified, self.verify_s = other.verified, other.verify_s
-        self._widened, self._widened_s = other.widened, other.widened_s
+        self.widened = other.widened
+        self._widened_drafts, self._widened_verify = other.widened_drafts, other.widened_verify
         self.alpha, self.fused, self.window = other.alpha, other.fused, other.window
         self.fused_s, self.fused_least_s, self.alone_s = other.fused_s, other.fused_least_s, other.alone_s
 
@@ -437,7 +450,7 @@ class PairHistory:
         if not read and self._rounds and self._rounds[-1].read:
             self._forget_times()
         if not read and self._rounds and (before := self._rounds[-1]).timed and drafted:
-            self._note_widened(before, drafted, draft_s)
+            self._note_widened(before, drafted, verify_s, draft_s)
         judged = accepted + (accepted < drafted)
         weight = self.target.note(
             accepted, judged, verify_s, draft_s / drafted if drafted and not read else None
@@ -461,10 +474,15 @@ class PairHistory:
         old = self._rounds.popleft() if len(self._rounds) > RECENT_ROUNDS else _NOTHING
         self._sums = tuple([a + b - c for a, b, c in zip(self._sums, new, old, strict=True)])
 
-    def _note_widened(self, before: SpeculativeRound, drafted: int, draft_s: float) -> None:
-        by, both_s = drafted - before.timed, draft_s + before.draft_s
-        if by and both_s > 0:
-            self.target.note_widened(by, (draft_s - before.draft_s) / both_s * (drafted + before.timed))
+    def _note_widened(self, before: SpeculativeRound, drafted: int, verify_s: float, draft_s: float) -> None:
+        by, drafts_s, verifies_s = (
+            drafted - before.timed,
+            draft_s + before.draft_s,
+            verify_s + before.verify_s,
+        )
+        if by and drafts_s > 0 and verifies_s > 0:
+            drafts = (draft_s - before.draft_s) / drafts_s * (drafted + before.timed)
+            self.target.note_widened(by, drafts, 2.0 * (verify_s - before.verify_s) / verifies_s)
 
     def _forget_times(self) -> None:
         self._rounds = deque(
@@ -536,6 +554,8 @@ class PairHistory:
             shared_verify_s=max(0.0, target.verify_s) if target.is_known else 0.0,
             shared_draft_s=max(0.0, target.draft_least_s),
             draft_growth=target.draft_growth,
+            verify_growth=target.verify_growth,
+            widened=target.widened,
         )
 
     def choose(self, behind: int = 0) -> int:

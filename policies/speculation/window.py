@@ -39,6 +39,8 @@ class WindowState:
     shared_verify_s: verify_s over the latest rounds of all pairs of the target; 0 until they have made some.
     shared_draft_s: least draft_s of the target's pairs lately; 0 if unknown.
     draft_growth: seconds of a further draft as a share of draft_s, over all pairs of the target; 1 if unknown.
+    verify_growth: seconds of a verification for a further draft as a share of verify_s, likewise; 0 if unknown.
+    widened: squared differences of windows that draft_growth and verify_growth are of.
     """
 
     acceptance: float
@@ -65,6 +67,8 @@ class WindowState:
     shared_verify_s: float = 0.0
     shared_draft_s: float = 0.0
     draft_growth: float = 1.0
+    verify_growth: float = 0.0
+    widened: float = 0.0
 
 
 class WindowPolicy(Protocol):

@@ -109,6 +109,10 @@ def test_a_new_pair_of_a_known_target_begins_where_the_others_are() -> None:
         ),  # a step of five positions takes as long as one of one
         ({"draft_s": 0.001, "drafted": 4.0, "alone_s": 0.025}, {3, 4, 5}),  # each takes 6 ms
         ({"drafted": 4.0, "alone_s": 0.015}, {0}),
+        (  # most of these 25 ms was waiting for the others' steps
+            {"draft_s": 0.001, "drafted": 4.0, "alone_s": 0.025, "widened": 500.0, "verify_growth": 0.01},
+            {9, 10, 11},
+        ),
     ],
 )
 def test_the_way_of_the_least_time_a_token(changes: dict[str, float], expected: set[int]) -> None:

@@ -68,7 +68,8 @@ def test_a_further_draft_takes_as_long_as_seen(windows: list[int], pass_s: float
         assert growth == pytest.approx(1.0)
     restored = TargetHistory()
     restored.adopt(msgspec.convert(msgspec.to_builtins(target.snapshot()), TargetSnapshot))
-    assert restored.draft_growth == growth
+    assert (restored.draft_growth, restored.verify_growth) == (growth, target.verify_growth)
+    assert restored.widened == target.widened
 
 
 def test_drafts_of_one_pass_are_told_from_drafts_of_one_each() -> None:
@@ -79,6 +80,18 @@ def test_drafts_of_one_pass_are_told_from_drafts_of_one_each() -> None:
         for gamma in (4, 3, 2, 8) * 3:
             pair.note(gamma, 1, 2, 0.1, pass_s(gamma))
         assert target.draft_growth == pytest.approx(expected, abs=0.1)
+
+
+def test_what_a_further_draft_adds_to_a_verification_is_told_from_waiting() -> None:
+    """A verification waits for the others' step half of its time, and each draft adds 2 %."""
+    target = TargetHistory()
+    pair = PairHistory(StaticWindow(4), target=target)
+    assert (target.verify_growth, target.widened) == (0.0, 0.0)
+    for gamma in (4, 3, 5, 4, 2, 6) * 6:
+        pair.note(gamma, 1, 2, 0.1 * (1.0 + 0.02 * (gamma - 4)), 0.01 * gamma)
+    state = pair.state()
+    assert state.widened > 50
+    assert state.verify_growth == pytest.approx(0.02, rel=0.05)
 
 
 def test_fused_rounds_say_nothing_about_the_device() -> None:
