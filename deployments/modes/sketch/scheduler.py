@@ -232,6 +232,7 @@ class Expansions(RouterPart[SketchSettings]):
         workers, token_s = self._sample, full.tpot_s.value
         # Devices answer other requests, too, and are as much slower.
         loads = [self.router.fleet.load(worker.endpoint) for worker in workers if worker.endpoint.device]
+        rtt_s = max((worker.endpoint.rtt_s for worker in workers), default=0.0)
         shared = 1.0 + sum(loads) / max(1, len(loads))
         busy = {held.worker.endpoint.key for held in self._held.values()}
         waiting = tuple(Coming(0.0, waiting.job.tokens) for waiting in self._waiting.values())
@@ -239,7 +240,7 @@ class Expansions(RouterPart[SketchSettings]):
         state = SketchState(
             tokens=round(full.tokens),
             llm_s=lambda tokens: tokens * token_s,
-            network_s=lambda _: max((worker.endpoint.rtt_s for worker in workers), default=0.0),
+            network_s=lambda _: rtt_s,
             models=tuple(
                 SmallModel(name, shared * speed_s / token_s, known.capability, known.least_share)
                 for name, known in self.settings.models.items()
