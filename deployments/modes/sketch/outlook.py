@@ -24,10 +24,12 @@ class Sketches:
     """Knowledge of the router about sketched answers.
 
     verified: share of the small models' sentences that the target judges, and writes anew where it doubts them.
+    planned: share of answers in the mode that are sketched: others turn out to be short, or too late.
     """
 
     def __init__(self) -> None:
-        self.verified = MovingAverage()
+        self.verified, self.planned = MovingAverage(), MovingAverage()
+        self.planned.note(1.0)
         self._kept: LRUTable[str, Agreement] = LRUTable(CONTENTS)
 
     def learn(self, taught: SketchTaught, content: str, capability: float) -> None:
@@ -62,6 +64,22 @@ class Plan(NamedTuple):
     prompt: int
     device: PerToken
     read_token_s: float = 0.0
+
+
+def mixed(sketched: Prediction, full: Prediction, share: float) -> Prediction:
+    """Return what an answer is expected to bring that is sketched with a probability of `share`."""
+
+    def mean(a: Estimate, b: Estimate) -> Estimate:
+        return a._replace(value=share * a.value + (1.0 - share) * b.value)
+
+    return sketched._replace(
+        ttft_s=mean(sketched.ttft_s, full.ttft_s),
+        tpot_s=mean(sketched.tpot_s, full.tpot_s),
+        usd=mean(sketched.usd, full.usd),
+        joules=mean(sketched.joules, full.joules),
+        lost=mean(sketched.lost, full.lost),
+        others_s=share * sketched.others_s + (1.0 - share) * full.others_s,
+    )
 
 
 def outlook(full: Prediction, plan: Plan, prices: Prices, lost: Estimate) -> Prediction:

@@ -23,7 +23,7 @@ from tandem.deployments.modes.alone import by_target
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.sketch import profiles
 from tandem.deployments.modes.sketch.loaded_models import DeviceModels
-from tandem.deployments.modes.sketch.outlook import Plan, Sketches, outlook
+from tandem.deployments.modes.sketch.outlook import Plan, Sketches, mixed, outlook
 from tandem.deployments.modes.sketch.profiles import Profiles
 from tandem.deployments.modes.sketch.questions import (
     Place,
@@ -211,7 +211,8 @@ class Expansions(RouterPart[SketchSettings]):
         queue = self.router.fleet.queue(endpoints["target"])
         plan = Plan(choice, state, queue, wanted.prompt_tokens, device, read_token_s)
         capability = self.settings.models[choice.model].capability
-        return outlook(full, plan, prices, self._sketches.lost(wanted.content, capability))
+        sketched = outlook(full, plan, prices, self._sketches.lost(wanted.content, capability))
+        return mixed(sketched, full, self._sketches.planned.value)
 
     def learn(self, report: Report, taught: object) -> None:
         if isinstance(taught, SketchTaught):
@@ -272,6 +273,7 @@ class Expansions(RouterPart[SketchSettings]):
         workers = [worker for worker in self._workers() if self._may(worker, wanted)]
         state = self._state(wanted, workers)
         choice = self._policy.choose(state)
+        self._sketches.planned.note(float(choice.model is not None))
         if choice.model is None:
             assert choice.reason is not None
             best = replace(state, tokens=LONGEST, queue=(), under_way_s=0.0)

@@ -8,6 +8,7 @@ import pytest
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.learning.report import Report
+from tandem.deployments.modes.sketch.scheduler import Expansions
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, Load, NoEndpoint, RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import LimitsNotKept
@@ -340,3 +341,24 @@ def test_what_was_known_of_a_target_is_forgotten_where_it_is_deployed_anew() -> 
     fresh = expected(replace(new, name="verifier 3", address="v:3"))
     assert fresh.assumed
     assert fresh.tpot_s.value < 1.0
+
+
+def test_what_is_seldom_sketched_is_expected_to_be_as_the_targets_own() -> None:
+    """Answers of mode sketch that turn out to be short are given in full."""
+    there = router(*(phone(name, decode_token_s=0.01) for name in "abc"))
+    for _ in range(10):
+        there.learn(came(there.assign_now(replace(OPEN, mode="cloud")), 0.3, 0.4, 300))
+
+    def token_s(mode: str) -> float:
+        there.see(Snapshot(there.assigner.version + 1, {"verifier": VERIFIERS}, there.assigner.devices))
+        forecast = there.assign_now(replace(OPEN, mode=mode, max_tokens=400)).forecast
+        assert forecast is not None
+        return forecast.formula.tpot_s.value
+
+    sketches = there.modes["sketch"]
+    assert isinstance(sketches, Expansions)
+    before_s = token_s("sketch")
+    assert before_s < token_s("cloud")
+    for _ in range(200):
+        sketches._sketches.planned.note(0.0)
+    assert before_s < token_s("sketch") == pytest.approx(token_s("cloud"), rel=0.05)
