@@ -37,10 +37,12 @@ def configured(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def application(settings: dict[str, Any], folder: Path | None = None) -> Iterator[tuple[str, int]]:
+def application(
+    settings: dict[str, Any], folder: Path | None = None, tree: Path = ROOT
+) -> Iterator[tuple[str, int]]:
     """The application with these settings until the context is left; host and port.
 
-    folder: in which it is started. Raises RuntimeError if it does not come up.
+    folder: in which it is started; tree: whose code it runs. Raises RuntimeError if it does not come up.
     """
     port = free_port()
     with nullcontext(folder) if folder else tempfile.TemporaryDirectory() as where:
@@ -48,7 +50,7 @@ def application(settings: dict[str, Any], folder: Path | None = None) -> Iterato
         process = subprocess.Popen(
             [*TANDEM, "up", "--port", str(port), "--config", str(path)],
             cwd=where,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(tree)},
             stdout=sys.stderr,
         )
         try:

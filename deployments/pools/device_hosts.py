@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import ray
@@ -26,6 +27,7 @@ from tandem.deployments.tracing.engine import made_traced
 
 logger = logging.getLogger("ray.serve")
 
+VERSION = metadata.version("tandem-llm")
 EVERY_S = 2.0
 """Seconds between two looks after the hosts."""
 
@@ -108,10 +110,10 @@ class HostSettings(Strict):
 class Edge:
     """The device hosts of one application: detached actors, which outlive a scheduler that dies.
 
-    A host whose settings have changed is another actor. The cluster records their owner: the scheduler that began
-    last. It starts those that are not there, takes over those that are, and ends those of its
-    predecessors that it does not want, once its own are up and answers under way have had time to finish; a predecessor
-    that ends later leaves them alone.
+    A host whose settings have changed is another actor, and so is one of another version of Tandem. The cluster records
+    their owner: the scheduler that began last. It starts those that are not there, takes over those that are, and ends
+    those of its predecessors that it does not want, once its own are up and answers under way have had time to finish;
+    a predecessor that ends later leaves them alone.
 
     app: its name.
     owner: tells this scheduler from all others.
@@ -186,7 +188,7 @@ class Edge:
     def _actor_name(self, host: HostSettings) -> str:
         """Return the actor's name for this host with these settings."""
         endpoint = self._endpoint
-        said = f"{host!r} {endpoint.host} {endpoint.tls!r} {endpoint.token}"
+        said = f"{VERSION} {host!r} {endpoint.host} {endpoint.tls!r} {endpoint.token}"
         return f"{self._prefix}/{host.name} {hashlib.sha256(said.encode()).hexdigest()[:12]}"
 
     def _start(self, name: str, host: HostSettings) -> None:

@@ -50,6 +50,14 @@ def up() -> list[str]:
     return sorted(n for n in ray.util.list_named_actors() if n.startswith("edges devices/"))
 
 
+def test_another_version_has_hosts_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    same, before = host("one", "a"), edge("old", host("one", "a"))
+    after = edge("new", same)
+    assert after._actor_name(same) == before._actor_name(same)
+    monkeypatch.setattr("tandem.deployments.pools.device_hosts.VERSION", "0.2.0")
+    assert edge("newer", same)._hosts.keys().isdisjoint(before._hosts)
+
+
 def asked(question: Callable[[DeviceHost], Any]) -> dict[str, Any]:
     """Return each running host's answer; one may end between being listed and being asked."""
     answers = {}
