@@ -37,6 +37,7 @@ from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.learning.report import Report
+from tandem.deployments.messages import carry_messages
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import EndpointInfo, Unavailable
@@ -77,6 +78,7 @@ class Ingress:
         gateway: DeploymentHandle | None = None,
     ) -> None:
         join_serves_log()
+        carry_messages()
         self._router = RouterClient(router, settings.limits, settings.gate)
         self._access = AccessClient(access, self._router, settings.limits)
         self._scheduler = SchedulerClient(scheduler, settings.limits.open_s)

@@ -20,6 +20,7 @@ from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.config.settings import AccountSettings, LedgerSettings
 from tandem.deployments.control.calls import refuses
+from tandem.deployments.messages import carry_messages
 
 
 class AccessLive(Live):
@@ -41,6 +42,7 @@ class Access:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, live: AccessLive, ledger: LedgerSettings, responses: KeptSettings, resume_s: float = 0.0
     ) -> None:
+        carry_messages()
         self._started, self._accounts = live, Accounts(live.accounts)
         note = GuardNote(serve.get_replica_context().app_name)
         self._service = KeyService(ledger, self._accounts, note=note)

@@ -24,6 +24,7 @@ from tandem.deployments.control.metrics import Metrics
 from tandem.deployments.control.observation import Observation
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.learning.report import Report
+from tandem.deployments.messages import carry_messages
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import of_modes, with_sections
 from tandem.deployments.request.assignment import Assignment, RoutingRequest
@@ -72,6 +73,7 @@ class Router:
         live: RouterLive,
     ) -> None:
         join_serves_log()
+        carry_messages()
         self._scheduler, self._started = SchedulerClient(scheduler, ANSWER_S), live
 
         keys = HandleClient(access)

@@ -19,6 +19,7 @@ from tandem.deployments.config.reconfigure import Live, in_place
 from tandem.deployments.control.calls import refuses
 from tandem.deployments.control.kept_orders import KeptOrders
 from tandem.deployments.control.orders import DeviceOrder, OrdersTold, drain, order
+from tandem.deployments.messages import carry_messages
 from tandem.deployments.pools.device_hosts import Edge, HostSettings
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
@@ -58,6 +59,7 @@ class Scheduler:
         hosts: Sequence[HostSettings],
         endpoint: EndpointSettings,
     ) -> None:
+        carry_messages()
         self._pools, self._hosts = dict(pools), tuple(hosts)
         # Versions that no predecessor can have reached, so that its followers get everything.
         self._directory = Directory(EXPIRY_S, version=time.time_ns() // 1000)

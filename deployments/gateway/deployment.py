@@ -29,6 +29,7 @@ from tandem.deployments.gateway.connected_devices import ConnectedDevices
 from tandem.deployments.gateway.device_session import Cloud
 from tandem.deployments.gateway.messages import SILENCE_S
 from tandem.deployments.learning.report import Report
+from tandem.deployments.messages import carry_messages
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.serve_log import join_serves_log
@@ -74,6 +75,7 @@ class Gateway:
         limits: LimitSettings,
     ) -> None:
         join_serves_log()
+        carry_messages()
         self._router = RouterClient(router, limits, gate)
         self._access = AccessClient(access, self._router, limits)
         self._scheduler = SchedulerClient(scheduler, limits.open_s)

@@ -17,6 +17,7 @@ from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.deployments.config.settings import Strict
+from tandem.deployments.messages import carry_messages
 from tandem.deployments.pools.autoscaling import WAITING, as_numbers, replica_state
 from tandem.deployments.pools.engines import AnySettings, MiddleSettings, ServiceSettings, build_engine
 from tandem.deployments.request.assignment import EndpointInfo, Load
@@ -123,6 +124,7 @@ class EngineEndpoint:
         self, pool: str, engine: AnySettings | MiddleSettings, settings: EndpointSettings
     ) -> None:
         join_serves_log()
+        carry_messages()
         self.pool, self._settings = pool, settings
         self._exit = AsyncExitStack()
         self._exporter = Exporter.of_environment(pool)

@@ -47,7 +47,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_nothing_fails_while_a_release_becomes_this_tree(release: Path, tmp_path: Path) -> None:
-    """As the upgrade guide says: deployed from the new tree, whose folder is in the replicas' path."""
+    """Follow the upgrade guide: deployed from the new tree, whose folder is in the replicas' path."""
     # With other links, as device hosts of the same version and settings would stay.
     config = configured(settings(rtt_ms=6.0))
     config["applications"][0]["runtime_env"] = {"env_vars": {"PYTHONPATH": str(ROOT)}}
