@@ -57,9 +57,11 @@ VICTIMS = {
     "Serve's controller": "ray::ServeController",
 }
 """Titles of the processes, by their names."""
+POOLS = {"verifier": 2, "drafter": 1}
+"""Replicas of the pools."""
 # Clients are programs, which read at once: every wait counts.
 SETTINGS: dict[str, Any] = {
-    "verifier": {"replicas": 2, "engine": {"kind": "torch", "model": "target"}},
+    "verifier": {"replicas": POOLS["verifier"], "engine": {"kind": "torch", "model": "target"}},
     "hosts": [{"name": "edge", "devices": [{"name": name, "link": {"rtt_ms": 5.0}} for name in DEVICES]}],
     "ingress_replicas": 2,
     "default_reader_rate": 0.0,
@@ -106,13 +108,15 @@ async def strike(site: Site, title: str, sign: signal.Signals) -> None:
 
 
 async def is_ready(site: Site, title: str, before: list[Process], sign: signal.Signals) -> bool:
-    """Return whether there are as many of them as before, and the application says that it is ready, and has the device
-    that dials in."""
+    """Return whether there are as many of them as before, and the application says that it is ready with all replicas,
+    and has the device that dials in."""
     now = await asyncio.to_thread(processes, title)
     with suppress(httpx.HTTPError):
         reply = await site.cloud.get("/readyz", timeout=5.0)
         whole = len(now) >= len(before) and (sign == signal.SIGSTOP or before[0] not in now)
-        return whole and reply.is_success and not reply.json().get("missing") and await site.dialled_in()
+        told = reply.json()
+        listed = reply.is_success and all(told.get(pool, 0) >= count for pool, count in POOLS.items())
+        return whole and listed and not told.get("missing") and await site.dialled_in()
     return False
 
 

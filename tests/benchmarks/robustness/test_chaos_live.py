@@ -14,7 +14,7 @@ import yaml
 
 from tandem.app.cli.server.processes import Process
 from tandem.benchmarks.robustness import chaos_live
-from tandem.benchmarks.robustness.chaos_live import DIALLED, Site, dialling_in, is_ready
+from tandem.benchmarks.robustness.chaos_live import DIALLED, POOLS, Site, dialling_in, is_ready
 
 OLD, NEW = Process(1, 1), Process(2, 2)
 
@@ -22,15 +22,23 @@ OLD, NEW = Process(1, 1), Process(2, 2)
 class Api:
     """APIs of an application with devices by name, and of one that is connected or not."""
 
-    def __init__(self, *devices: str, missing: tuple[str, ...] = (), connected: bool = True) -> None:
+    def __init__(
+        self, *devices: str, missing: tuple[str, ...] = (), connected: bool = True, verifiers: int = 2
+    ) -> None:
         self.devices, self.missing, self.connected = list(devices), list(missing), connected
+        self.pools = POOLS | {"verifier": verifiers}
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(self._reply))
 
     def _reply(self, request: httpx.Request) -> httpx.Response:
         replies: dict[str, Any] = {
-            "/readyz": {"missing": self.missing, "gateway": "127.0.0.1:8443", "cloud": self.connected},
+            "/readyz": {
+                "missing": self.missing,
+                "gateway": "127.0.0.1:8443",
+                "cloud": self.connected,
+                **self.pools,
+            },
             "/v1/devices": {"data": [{"name": name} for name in self.devices]},
             "/v1/keys": {"secret": "s3cret"},
         }
@@ -47,6 +55,7 @@ class Api:
         (Api("laptop"), [NEW], signal.SIGKILL, False),
         (Api(DIALLED, connected=False), [NEW], signal.SIGKILL, False),
         (Api(DIALLED, missing=("laptop",)), [NEW], signal.SIGKILL, False),
+        (Api(DIALLED, verifiers=1), [NEW], signal.SIGKILL, False),
     ],
 )
 async def test_everything_is_ready_with_the_device_that_dials_in(
