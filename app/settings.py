@@ -154,7 +154,7 @@ class Settings(ModelSettings):
 
     model: str = "tandem"
     models: dict[str, NamedModelSettings] = Field(default_factory=dict)
-    ingress_replicas: int = Field(1, ge=1)
+    ingress_replicas: int = Field(2, ge=1)
     default_reader_rate: float = Field(5.0, ge=0, le=10_000, allow_inf_nan=False)
     hosts: tuple[HostSettings, ...] = ()
     router: RouterSettings = RouterSettings()

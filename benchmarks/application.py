@@ -30,9 +30,10 @@ TANDEM = [sys.executable, "-c", "from tandem.app.cli.main import main; main()"]
 
 
 def configured(settings: dict[str, Any]) -> dict[str, Any]:
-    """The checked-in Serve YAML with these settings (`app.settings.Settings`)."""
+    """The checked-in Serve YAML with these settings (`app.settings.Settings`), and one replica of the API unless they
+    say otherwise: others would take part of what is measured."""
     config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
-    config["applications"][0]["args"] = settings
+    config["applications"][0]["args"] = {"ingress_replicas": 1} | settings
     return config
 
 

@@ -28,7 +28,9 @@ def deployed(settings: dict[str, Any], name: str, application: Running) -> Itera
 
 
 def deploy(settings: dict[str, Any], name: str) -> None:
-    """Deploy an application, or replace what has this name, as `serve deploy` does it. Returns when it runs."""
+    """Deploy an application, with one replica of its API unless the settings say otherwise, or replace what has this
+    name, as `serve deploy` does it. Returns when it runs."""
+    settings = {"ingress_replicas": 1} | settings
     serve.run(build(Settings.model_validate(settings)), name=name, route_prefix=f"/{name}")
 
 
