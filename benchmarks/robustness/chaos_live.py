@@ -5,7 +5,8 @@
 The application with the embedded models, two verifiers and two replicas of the API, under streams in all modes, some
 with a device that dials in, and with the limits of production. One process after the other is killed (SIGKILL), and
 stopped for a while (SIGSTOP, then SIGCONT); each time everything is ready again before the next one. A client whose
-request is refused asks again for 30 s; one that has read an answer asks the next question. The program of the device
+request is refused asks again for 30 s, one whose connection breaks comes back to its answer, and one that has read an
+answer asks the next question. The program of the device
 that dials in is started again when it has ended, as a service is.
 
 failed: requests that got no answer.
@@ -41,7 +42,7 @@ PROGRAM = [*TANDEM, "device"]
 DIALLED = "phone"
 """Name of the device that dials in."""
 LOAD = [
-    way
+    {**way, "resumable": True}
     for with_phone in ({"mode": "device", "device": DIALLED}, {"mode": "speculative", "device": DIALLED})
     for way in (*MODES, with_phone, *MODES[:2])
 ]

@@ -38,6 +38,8 @@ LOSSLESS = ("cloud", "speculative")
 TOKENS = 160
 AGAIN_S = 0.1
 """Pause before a refused question is asked again."""
+BACK_S = 30.0
+"""Longest that a client tries to come back to an answer."""
 LOAD_S = 3.0  # before the first change, and after the last
 
 
@@ -80,7 +82,8 @@ class Broken(Exception):
 
 
 async def answer(http: httpx.AsyncClient, prompt: str, how: Way) -> Read:
-    """Read an answer. Raises Broken, and httpx's errors if none began."""
+    """Read an answer; come back to a resumable one whose connection breaks. Raises Broken, and httpx's errors if none
+    began."""
     body = {
         "model": "tandem",
         "messages": [{"role": "user", "content": prompt}],
@@ -89,34 +92,66 @@ async def answer(http: httpx.AsyncClient, prompt: str, how: Way) -> Read:
         "stream": True,
         "tandem": dict(how),
     }
-    began_s, first_s, gap_s, text, finish = time.perf_counter(), 0.0, 0.0, "", None
-    last_s = began_s
-    async with http.stream("POST", "/v1/chat/completions", json=body) as reply:
-        if reply.is_error:
-            await reply.aread()
-            raise httpx.HTTPStatusError(
-                f"{reply.status_code} {reply.text}", request=reply.request, response=reply
-            )
+    reading, broke_s = _Reading(), 0.0
+    while reading.finish is None:
+        headers = {"Last-Event-ID": reading.event} if reading.event else {}
         try:
-            async for line in reply.aiter_lines():
-                if not line.startswith("data: ") or line == "data: [DONE]":
-                    continue
-                event = json.loads(line.removeprefix("data: "))
-                if "error" in event:
-                    raise Broken(f"{how}: {event['error']['message']}")
-                for choice in event["choices"]:
-                    now_s = time.perf_counter()
-                    if piece := choice["delta"].get("content"):
-                        first_s = first_s or now_s - began_s
-                        text += piece
-                    finish = choice["finish_reason"] or finish
-                    if piece or finish:
-                        gap_s, last_s = max(gap_s, now_s - last_s), now_s
+            async with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as reply:
+                if reply.is_error:
+                    await reply.aread()
+                    raise httpx.HTTPStatusError(
+                        f"{reply.status_code} {reply.text}", request=reply.request, response=reply
+                    )
+                broke_s = 0.0
+                async for line in reply.aiter_lines():
+                    reading.take(line)
         except httpx.HTTPError as error:
-            raise Broken(f"{how}: {error!r} after {len(text)} characters") from None
-    if finish is None:
-        raise Broken(f"{how}: it ended without saying why")
-    return Read(text, first_s, gap_s)
+            if not reading.begun:
+                raise
+            broke_s = broke_s or time.perf_counter()
+            if not (how.get("resumable") and reading.event) or time.perf_counter() - broke_s > BACK_S:
+                raise Broken(f"{how}: {error!r} after {len(reading.text)} characters") from None
+            await asyncio.sleep(AGAIN_S)
+        except _Refused as error:
+            raise Broken(f"{how}: {error}") from None
+        else:
+            if reading.finish is None:
+                raise Broken(f"{how}: it ended without saying why")
+    return Read(reading.text, reading.first_s, reading.gap_s)
+
+
+class _Refused(Exception):
+    """An error that came as an event."""
+
+
+class _Reading:
+    """An answer as far as it is read. begun: whether something has come; event: id of the last event, if it has one;
+    finish: why it ended; the rest as in Read."""
+
+    def __init__(self) -> None:
+        self.text, self.event, self.begun = "", "", False
+        self.finish: str | None = None
+        self.first_s = self.gap_s = 0.0
+        self._began_s = self._last_s = time.perf_counter()
+
+    def take(self, line: str) -> None:
+        """Take a line of its events. Raises _Refused."""
+        self.begun = True
+        if line.startswith("id: "):
+            self.event = line.removeprefix("id: ")
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            return
+        event = json.loads(line.removeprefix("data: "))
+        if "error" in event:
+            raise _Refused(event["error"]["message"])
+        for choice in event["choices"]:
+            now_s = time.perf_counter()
+            if piece := choice["delta"].get("content"):
+                self.first_s = self.first_s or now_s - self._began_s
+                self.text += piece
+            self.finish = choice["finish_reason"] or self.finish
+            if piece or self.finish:
+                self.gap_s, self._last_s = max(self.gap_s, now_s - self._last_s), now_s
 
 
 @asynccontextmanager

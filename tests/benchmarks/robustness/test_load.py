@@ -61,6 +61,23 @@ async def test_an_answer_is_its_text_until_it_says_that_it_has_ended() -> None:
     assert 0 < read.first_s <= read.gap_s < 10
 
 
+async def test_a_client_comes_back_to_a_resumable_answer() -> None:
+    sent: list[str | None] = []
+    parts = [
+        streamed(b"id: a:1\n" + event("Mar"), None),
+        httpx.Response(503),
+        streamed(b"id: a:2\n" + event("worth", "stop")),
+    ]
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers.get("Last-Event-ID"))
+        return parts[len(sent) - 1]
+
+    async with httpx.AsyncClient(base_url="http://api", transport=httpx.MockTransport(reply)) as http:
+        assert (await answer(http, PROMPTS[0], CLOUD | {"resumable": True})).text == "Marworth"
+    assert sent == [None, "a:1", "a:1"]
+
+
 @pytest.mark.parametrize(
     ("events", "said"),
     [
