@@ -321,7 +321,7 @@ def test_every_package_has_its_floor_and_is_installed_and_checked() -> None:
     assert packages == {*FLOORS, "tandem"}
     assert {path.name for path in (ROOT / "tandem").iterdir() if path.is_symlink()} == set(FLOORS[:-1])
     assert settings["setuptools"]["packages"]["find"]["include"] == ["tandem*"]
-    assert settings["mypy"]["packages"] == ["tandem"]
+    assert settings["mypy"]["packages"] == ["tandem", "tests"]
 
 
 def test_imports_are_found_wherever_they_stand() -> None:

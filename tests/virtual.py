@@ -20,7 +20,7 @@ class Clock(VirtualLoop):
         self.most_events = 10_000_000
         self.armed = 0
 
-    def call_at(self, *args: Any, **options: Any) -> Any:
+    def call_at(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]
         self.armed += 1
         return super().call_at(*args, **options)
 

@@ -31,7 +31,7 @@ NULL = {"engine": {"kind": "null"}}
 OTHER = {"engine": {"kind": "torch", "model": "other"}}
 
 
-class Alone(Ingress.func_or_class.__bases__[0]):  # type: ignore[misc]  # the class as it was before Serve wrapped it
+class Alone(Ingress.func_or_class.__bases__[0]):  # type: ignore[misc, name-defined]  # the class as it was before Serve wrapped it
     def __del__(self) -> None:
         """Serve awaits the real one."""
 

@@ -19,7 +19,6 @@ from tandem.engine.base import (
     EngineStopped,
     NoCapacity,
     Sampling,
-    Session,
     Tokens,
 )
 from tandem.engine.null.engine import NullEngine, NullSession
@@ -42,6 +41,8 @@ class Pausing(NullEngine):
         self.after, self.pause_s = after, pause_s
 
     class session_class(NullSession):
+        _engine: Pausing
+
         async def generate(self) -> AsyncGenerator[Tokens, None]:
             async for tokens in super().generate():
                 yield tokens
@@ -67,7 +68,7 @@ class Stopped(NullEngine):
         if asyncio.get_running_loop().time() >= self._at_s:
             await asyncio.Event().wait()
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
         await self.running()
         return await super().open(prompt, sampling, log)
 
@@ -76,6 +77,8 @@ class Stopped(NullEngine):
         return await super().stats()
 
     class session_class(NullSession):
+        _engine: Stopped
+
         async def _pause(self, tokens: int) -> None:
             await super()._pause(tokens)
             await self._engine.running()
@@ -303,7 +306,7 @@ def test_half_an_answer_does_not_wait_for_ever() -> None:
 class Busy(NullEngine):
     """Answers, and lets nobody begin for long."""
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
         await asyncio.sleep(1e6)
         return await super().open(prompt, sampling, log)
 

@@ -14,7 +14,7 @@ from tandem.simulator.clock import MOST_TIMERS, Deadlock, Livelock, VirtualLoop
 
 
 def run(main):
-    loop = VirtualLoop()
+    loop = VirtualLoop()  # type: ignore[abstract]
     return loop.run(main), loop
 
 
@@ -28,7 +28,7 @@ async def test_it_runs_inside_another_loop_as_in_a_notebook():
         return asyncio.get_running_loop().time()
 
     outside, hooks = asyncio.get_running_loop(), sys.get_asyncgen_hooks()
-    assert VirtualLoop().run(main()) == 3600.0
+    assert VirtualLoop().run(main()) == 3600.0  # type: ignore[abstract]
     assert asyncio.get_running_loop() is outside
     assert sys.get_asyncgen_hooks() == hooks
     await asyncio.sleep(0)
@@ -74,7 +74,7 @@ def test_a_cancelled_timer_does_not_fire():
 
 
 def test_cancelled_timers_do_not_pile_up():
-    loop, ran = VirtualLoop(), list[int]()
+    loop, ran = VirtualLoop(), list[int]()  # type: ignore[abstract]
 
     async def main() -> None:
         for i in range(5 * MOST_TIMERS):
@@ -174,7 +174,7 @@ def test_what_goes_on_for_ever_is_a_live_lock(
 ) -> None:
     """Callbacks repeat at one moment, and as time goes by."""
     monkeypatch.setattr("tandem.simulator.clock.MOST_AT_ONCE", 100)
-    loop = VirtualLoop()
+    loop = VirtualLoop()  # type: ignore[abstract]
     loop.most_events = 1000
 
     def again() -> None:

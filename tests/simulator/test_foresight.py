@@ -213,7 +213,7 @@ def _script_watched(computed: dict[int, list[tuple[float, int]]]) -> Iterator[No
         computed.setdefault(index, []).append((asyncio.get_running_loop().time(), position))
 
     class Watched(Script):
-        def add(self, request: Request) -> tuple[int, ...]:
+        def add(self, request: Request) -> tuple[int, ...]:  # type: ignore[override]  # as the run calls it
             prompt = super().add(request)
             firsts.append(prompt[0])
             return prompt

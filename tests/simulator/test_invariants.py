@@ -95,7 +95,7 @@ def _nothing_is_left(world: World) -> None:
         if made.outer is not None:
             assert made.outer.sessions == 0
             assert not made.outer._core.memory.sequences
-    assert not world.routing.modes["race"].races
+    assert not world.routing.modes["race"].races  # type: ignore[attr-defined]  # of the mode's part
     assert not asyncio.all_tasks(world.loop)
 
 

@@ -131,9 +131,9 @@ class Line:
             return pack(AssignmentMessage.of(Assignment("split", {"middle": MIDDLE})))
         return await asyncio.get_running_loop().create_future()
 
-    async def find(self, key: str) -> None:
+    async def find(self, key: str) -> Engine:
         self.found += 1
-        await asyncio.get_running_loop().create_future()
+        return await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         self.closed.set_result(None)

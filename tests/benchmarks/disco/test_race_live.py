@@ -32,7 +32,7 @@ def test_sigma_is_what_a_moving_average_misses_by() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_application_takes_the_settings(policy: str) -> None:
     made = Settings(**settings(policy, 2, "command"))
-    assert made.racing.dispatch.name == POLICIES[policy][0]
+    assert made.racing.dispatch.name == POLICIES[policy][0]  # type: ignore[attr-defined]  # a field of each mode's
     assert (made.accounts.price_in, made.accounts.price_out) == pytest.approx((1.25, 2.0))
 
 

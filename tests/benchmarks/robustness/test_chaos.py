@@ -77,7 +77,7 @@ def _run_for_ever(seed: int) -> ChaosOutcome:
     async def main() -> None:
         await asyncio.get_running_loop().create_task(waits_for_nothing())
 
-    VirtualLoop().run(main())
+    VirtualLoop().run(main())  # type: ignore[abstract]
     return ChaosOutcome(seed)
 
 

@@ -19,7 +19,7 @@ from tandem.engine.base import Engine, EngineInfo, EngineStopped, NoCapacity, Sa
 from tandem.engine.core.engine import CoreEngine
 from tandem.engine.null.engine import NullEngine
 from tandem.engine.torch.model import Model
-from tests.engine.torch.engines import Engines
+from tests.engine.torch.engines import Engines, runner
 from tests.engine_contract import by_reference_counting
 from tests.virtual import in_virtual_time, now_s
 
@@ -105,7 +105,7 @@ async def test_weights_are_freed_before_the_next_are_loaded(tmp_path: Path) -> N
         there.append(sum(each() is not None for each in weights))
         engine = Engines(tmp_path).start()
         engine.info = msgspec.structs.replace(engine.info, model=name)
-        weights.append(weakref.ref(engine._core.runner.model))
+        weights.append(weakref.ref(runner(engine).model))
         return engine
 
     with by_reference_counting():

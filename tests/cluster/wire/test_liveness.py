@@ -81,7 +81,7 @@ def resume_buffer() -> ResumeBuffer:
     return ResumeBuffer(b"secret", resume_s=60.0, limit_bytes=SETTINGS.max_kept)
 
 
-async def beyond(wire: Wire, until_s: float) -> None:
+async def beyond(wire: Plain, until_s: float) -> None:
     """Hear a ping every second up to a time."""
     while now_s() < until_s:
         await asyncio.sleep(1.0)

@@ -25,7 +25,6 @@ from tandem.engine.base import (
     NoCapacity,
     Sampling,
     ServiceRefused,
-    Session,
     Tokens,
     UnknownSession,
 )
@@ -166,7 +165,7 @@ class Silent(NullEngine):
         super().__init__()
         self.healed, self.asked = asyncio.Event(), 0
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
         self.asked += 1
         await self.healed.wait()
         return await super().open(prompt, sampling, log)
@@ -200,10 +199,12 @@ async def test_a_silent_replica_is_found_by_one_request_and_spares_the_others() 
 class Stopping(Silent):
     """A silent engine that admits sessions."""
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
         return await NullEngine.open(self, prompt, sampling, log)
 
     class session_class(NullSession):
+        _engine: Stopping
+
         async def generate(self) -> AsyncGenerator[Tokens, None]:
             stream = super().generate()
             yield await anext(stream)

@@ -143,6 +143,8 @@ class Scripted(NullEngine):
         self.script, self.at = script, 0
 
     class session_class(NullSession):
+        _engine: Scripted
+
         async def _draft(self, operation: Draft) -> Drafts:
             draft, engine = await super()._draft(operation), self._engine
             for n, token in enumerate(draft.ids):
@@ -232,6 +234,8 @@ async def test_fused_rounds_leave_the_device_alone_and_it_takes_up_again() -> No
             self.name = name
 
         class session_class(NullSession):
+            _engine: Noting
+
             async def _draft(self, operation: Draft) -> Drafts:
                 asked.append((self._engine.name, operation.position, len(operation.ids)))
                 return await super()._draft(operation)

@@ -112,7 +112,6 @@ def test_the_old_schedulers_end_leaves_what_its_successor_has_adopted() -> None:
     until(lambda: not up())
 
 
-@ray.remote(num_cpus=0)
 class Registered:
     """Register of devices."""
 
@@ -130,7 +129,7 @@ class Registered:
 
 
 async def test_a_host_that_is_replaced_finishes_what_it_has_begun() -> None:
-    registered = Registered.remote()
+    registered: Any = ray.remote(num_cpus=0)(Registered).remote()
     made = Edge("edges", [host("changed", "a")], registered.add.remote, SAME, "only")
     await asyncio.to_thread(made.tend_once)
     connection = await connect(await registered.address.remote(), token=SAME.token)
@@ -149,7 +148,7 @@ async def test_a_host_that_is_replaced_finishes_what_it_has_begun() -> None:
 
 async def test_a_host_that_is_wanted_again_while_it_drains_is_started_anew() -> None:
     """The draining host would never register again by itself, and its devices would not be found."""
-    registered = Registered.remote()
+    registered: Any = ray.remote(num_cpus=0)(Registered).remote()
     made = Edge("edges", [host("one", "a")], registered.add.remote, SAME, "only")
     await asyncio.to_thread(made.tend_once)
     connection = await connect(await registered.address.remote(), token=SAME.token)
@@ -180,7 +179,7 @@ async def test_a_host_that_somebody_ended_is_started_again(monkeypatch: pytest.M
 
 
 async def test_a_hosts_devices_hold_its_models() -> None:
-    registered = Registered.remote()
+    registered: Any = ray.remote(num_cpus=0)(Registered).remote()
     settings = HostSettings(
         name="several",
         models=("tiny", "medium"),

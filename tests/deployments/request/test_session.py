@@ -41,6 +41,8 @@ class Counting(NullEngine):
         self.cancels = 0
 
     class session_class(NullSession):
+        _engine: Counting
+
         async def cancel(self) -> None:
             self._engine.cancels += 1
             await super().cancel()
@@ -159,6 +161,8 @@ class Holding(NullEngine):
         self.let = asyncio.Event()
 
     class session_class(NullSession):
+        _engine: Holding
+
         async def _forward(self, operation: Forward) -> Forwarded:
             self._engine.started.append(operation.position)
             await self._engine.let.wait()

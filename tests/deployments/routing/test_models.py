@@ -148,7 +148,7 @@ async def test_reports_teach_their_model() -> None:
     there = routings(snapshot(PHONE))
     for tokens, model in ((7, "org/b"), (9, ""), (11, "gone")):
         there.learn(Report("", "", tokens, whole=True, bill=Bill(), model=model))
-    learnt = {name: there.of(name).modes["race"].rivals.outputs for name in NAMES}
+    learnt = {name: there.of(name).modes["race"].rivals.outputs for name in NAMES}  # type: ignore[attr-defined]  # of the mode's part
     assert [learnt[name].snapshot().seen for name in NAMES] == [1, 1, 0]
 
 

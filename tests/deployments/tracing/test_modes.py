@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tandem.deployments.modes.race.mode import Racing
+from tandem.deployments.modes.sketch.mode import Sketched
+from tandem.deployments.modes.speculative.mode import Speculation
+from tandem.deployments.modes.split import Splitting
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.tracing.trace import Trace
 from tandem.engine import family
@@ -63,7 +67,7 @@ async def test_one_endpoint() -> None:
 async def test_drafts_and_verdicts() -> None:
     world = World([NullEngine(50)], devices={"phone": NullEngine(50, mistake_every=3)})
     found, stats = await traced(world, replace(JOB, mode="speculative", device="phone"))
-    counts = stats.figures["speculative"]
+    counts = Speculation.of(stats)
     assert set(found.paths) == of_endpoints("speculative", "connect", "open", "draft", "verify")
     draft, verify, whole = (found.named(name).attributes for name in ("draft", "verify", "speculative"))
     assert (
@@ -79,7 +83,7 @@ async def test_drafts_and_verdicts() -> None:
 async def test_a_hand_over() -> None:
     world = race(NullEngine(50), NullEngine(50), SERVER_ONLY, at=(8,))
     found, stats = await traced(world, replace(JOB, mode="race", device="phone"))
-    assert stats.figures["race"].migrations == 1
+    assert Racing.of(stats).migrations == 1
     assert set(found.paths) >= of_endpoints("race", "connect", "open", "decode", "hand_over")
     move = found.named("hand_over").attributes
     assert (move["tandem.source"], move["tandem.target"]) == ("verifier:0", "phone")
@@ -94,7 +98,7 @@ async def test_an_expansion() -> None:
     world, _ = sketch.world(target, {"a": small, "b": small})
     found, stats = await traced(world, sketch.job())
     await asyncio.gather(target.close(), small.close())
-    assert stats.figures["sketch"].sketches == 1
+    assert Sketched.of(stats).sketches == 1
     mode = "request/sketch"
     written_and_judged = ("connect", "open", "decode", "cancel", "extend", "score")
     assert set(found.paths) == {
@@ -112,7 +116,7 @@ async def test_hidden_states(tmp_path: Path) -> None:
         found, stats = await traced(world, split.job(split.LONG))
     assert set(found.paths) == of_endpoints("split", "connect", "open", "forward")
     assert found.named("forward").attributes["tandem.rows"] >= len(split.LONG)
-    assert found.named("split").attributes["tandem.rounds"] == stats.figures["split"].rounds
+    assert found.named("split").attributes["tandem.rounds"] == Splitting.of(stats).rounds
 
 
 @pytest.mark.virtual_time

@@ -36,7 +36,7 @@ CONFIGS = {
 class SlowRunner(PlainRunner):
     """A model whose answers last longer than a test."""
 
-    def run(self, work: Work, complete: list[Sequence]) -> list[Outcome]:
+    def run(self, work: Work, complete: list[Sequence]) -> list[Outcome]:  # type: ignore[override]
         time.sleep(0.01)
         return super().run(work, complete)
 

@@ -47,7 +47,7 @@ class Shadowed(SchedulingControl):
         super().ended(output_tokens)
         self._shadow.ended(output_tokens)
 
-    def decide(self, sessions: Sequence[Session], now_s: float) -> None:
+    def decide(self, sessions: Sequence[Session], now_s: float) -> None:  # type: ignore[override]
         copies = [session_data(s) for s in sessions]
         self._shadow._memory = memory_data(self._core.memory)
         self._shadow.decide(copies, now_s)

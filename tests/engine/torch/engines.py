@@ -14,6 +14,7 @@ from tandem.engine import family
 from tandem.engine.base import EngineInfo, EngineStats, Sampling, Session
 from tandem.engine.config import EngineConfig
 from tandem.engine.core.engine import CoreEngine
+from tandem.engine.core.thread import ThreadDriver
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch.engine import start
 from tandem.engine.torch.sampling import adjust
@@ -69,7 +70,14 @@ class Engines:
 
 def thread(engine: CoreEngine) -> threading.Thread:
     """Return the thread in which the engine's core runs."""
-    return engine._driver._thread
+    driver = engine._driver
+    assert isinstance(driver, ThreadDriver)
+    return driver._thread
+
+
+def runner(engine: Any) -> Any:
+    """Return what computes for an engine, of whichever kind."""
+    return engine._core.runner
 
 
 async def collect(session: Session) -> tuple[list[int], str | None]:
@@ -99,7 +107,7 @@ class Gate:
         self._permits, self._open = threading.Semaphore(0), False
         self._fault: Exception | None = None
         self.faults = 0
-        model = engine._core.runner.model
+        model = runner(engine).model
         forward = model.forward
 
         def held(*args: Any) -> Any:

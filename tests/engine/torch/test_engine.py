@@ -30,7 +30,7 @@ from tandem.engine.core.engine import CoreEngine
 from tandem.engine.text.detokenizer import Spelling
 from tandem.policies.scheduling import scheduling
 from tests.effort import slow_after
-from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, thread, tokenizer
+from tests.engine.torch.engines import CONTEXT, Engines, Gate, collect, handled, runner, thread, tokenizer
 from tests.engine.torch.tiny_weights import EOS, VOCAB
 from tests.engine_contract import CHECKS, GRAMMATICAL, close_ends_it, exhaust
 
@@ -89,8 +89,8 @@ async def test_no_grammar_without_a_tokenizer(engine: CoreEngine) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_contract_of_close(kind: str, tmp_path: Path) -> None:
     def parts(engine: CoreEngine) -> list[object]:
-        runner = engine._core.runner
-        return [runner, runner.model, runner.kv, engine._core.memory]
+        made = runner(engine)
+        return [made, made.model, made.kv, engine._core.memory]
 
     await close_ends_it(lambda: Engines(tmp_path).start(**KINDS[kind]), PROMPT, parts)
 
@@ -555,7 +555,7 @@ async def test_a_crash_of_the_step_fails_all_sessions(
 async def test_a_crash_before_any_operation_is_told_to_the_first(
     engine: CoreEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine._core.runner.model, "batch", None)
+    monkeypatch.setattr(runner(engine).model, "batch", None)
     session = await engine.open(PROMPT, endless())
     thread(engine).join(10)
     with pytest.raises(EngineStopped):

@@ -27,7 +27,7 @@ from tandem.engine.torch.split.runner import MiddleRunner, TorchMiddle, start_mi
 from tandem.engine.torch.weights import Part
 from tests.cluster.wire.test_client import served
 from tests.engine.torch import tiny_weights
-from tests.engine.torch.engines import handled
+from tests.engine.torch.engines import handled, runner
 from tests.engine.torch.split_parts import CPU
 from tests.engine_contract import FORWARDING, alike, close_ends_it, hidden
 
@@ -55,7 +55,7 @@ def start(part: TorchMiddle | None = None, **config: object) -> MiddleEngine:
 
 
 def parts(engine: MiddleEngine) -> list[object]:
-    return [engine._core.runner, engine._core.runner.model]
+    return [engine._core.runner, runner(engine).model]
 
 
 @pytest.fixture

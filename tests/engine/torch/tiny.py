@@ -74,7 +74,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "gemma2": lambda: Gemma2ForCausalLM(
         Gemma2Config(**_SHAPE, **_GEMMA, attn_logit_softcapping=2.0, final_logit_softcapping=3.0)
     ),
-    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_SHAPE, **_GEMMA, sliding_window_pattern=2)),
+    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_SHAPE, **_GEMMA, sliding_window_pattern=2)),  # type: ignore[call-arg]  # of a family's older settings
     "phi3": lambda: Phi3ForCausalLM(Phi3Config(**_SHAPE, pad_token_id=0, sliding_window=8)),
     "phi3-longrope": lambda: Phi3ForCausalLM(
         Phi3Config(**_SHAPE, pad_token_id=0, original_max_position_embeddings=16, rope_parameters=_LONGROPE)

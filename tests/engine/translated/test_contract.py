@@ -42,7 +42,7 @@ from tandem.training.family.prompts import answer_prompt, heldout
 from tests import engine_contract
 from tests.effort import slow_after
 from tests.engine.torch import tiny_weights
-from tests.engine.torch.engines import Engines
+from tests.engine.torch.engines import Engines, runner
 from tests.engine.translated.test_engine import OTHER, TARGET, TEXTS, check_every_cut
 from tests.engine_contract import CHECKS, close_ends_it, drain, exhaust, greedy, session
 
@@ -176,7 +176,7 @@ async def test_contract_of_close(tmp_path: Path) -> None:
     """The other side's engine goes with it."""
 
     def parts(engine: Translated) -> list[object]:
-        return [engine.engine, engine.engine._core.runner.model]
+        return [engine.engine, runner(engine.engine).model]
 
     await close_ends_it(lambda: Translated(Engines(tmp_path).start(), HERE, THERE), PROMPT, parts)
 

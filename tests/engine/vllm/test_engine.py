@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from tandem.engine.base import Engine, EngineStopped, InvalidRequest, Sampling
 from tandem.engine.text.tokenizer import Tokenizer
 from tests import engine_contract, model_contract
 from tests.engine_contract import exhaust, greedy
+
+if TYPE_CHECKING:
+    from tandem.engine.vllm.engine import VllmEngine
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="package"),
@@ -49,7 +53,9 @@ async def test_what_only_vllm_refuses(engine: Engine, prompt: list[int]) -> None
     assert (await engine.stats()).sessions == before
 
 
-async def test_what_is_under_way_when_the_engine_ends_hears_of_it(engine: Engine, prompt: list[int]) -> None:
+async def test_what_is_under_way_when_the_engine_ends_hears_of_it(
+    engine: VllmEngine, prompt: list[int]
+) -> None:
     session = await engine.open(prompt, greedy(500))
     stream = session.generate()
     await anext(stream)
@@ -82,7 +88,7 @@ async def test_stays_are_told(engine: Engine, prompt: list[int]) -> None:
 
 
 async def test_a_core_in_a_long_step_leaves_the_counters_as_they_were(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = await engine.stats()
     monkeypatch.setattr(engine._core, "stats", asyncio.Event().wait)

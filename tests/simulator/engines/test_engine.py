@@ -26,7 +26,7 @@ class World:
     """A loop, a script, and engines on them."""
 
     def __init__(self) -> None:
-        self.loop, self.script = VirtualLoop(), Script()
+        self.loop, self.script = VirtualLoop(), Script()  # type: ignore[abstract]
 
     def engine(
         self, config: EngineConfig = CONFIG, hardware: Hardware | None = None, **timer: float

@@ -67,7 +67,7 @@ class Alone:
     """A loop, a script, and engines on them."""
 
     def __init__(self) -> None:
-        self.loop, self.script = VirtualLoop(), Script()
+        self.loop, self.script = VirtualLoop(), Script()  # type: ignore[abstract]
         self.timer = Linear()
 
     def engine(

@@ -124,7 +124,7 @@ def test_a_run_clears_its_world_away_and_looks_at_nothing_else(monkeypatch: pyte
 
     monkeypatch.setattr(World, "__init__", init)
     ring = Ring()
-    ring.ring = ring
+    ring.ring = ring  # type: ignore[attr-defined]
     before = weakref.ref(ring)
     del ring
     result = simulate(config())

@@ -20,7 +20,7 @@ AXES = ["window.parameters.size=2,5", "devices.0.link.rtt_ms=10,40"]
 def test_a_grid_holds_every_combination() -> None:
     variants = grid(raw(), AXES)
     assert len(variants) == 4
-    assert {(c.window.parameters["size"], c.devices[0].link.rtt_ms) for _, c in variants} == {
+    assert {(c.window.parameters["size"], c.devices[0].link.rtt_ms) for _, c in variants} == {  # type: ignore[attr-defined]  # a field of each mode's
         (2, 10.0), (2, 40.0), (5, 10.0), (5, 40.0),
     }  # fmt: skip
     assert variants[1].settings == {"window.parameters.size": 2, "devices.0.link.rtt_ms": 40}

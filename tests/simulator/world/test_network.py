@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from tandem.cluster.link.link import Link, LinkProfile
-from tandem.engine.base import EngineStopped, Sampling, Session
-from tandem.engine.null.engine import NullEngine
+from tandem.engine.base import EngineStopped, Sampling
+from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.world.network import LinkedEngine, Path
 
@@ -17,7 +17,7 @@ from tandem.simulator.world.network import LinkedEngine, Path
 class SlowEngine(NullEngine):
     """Takes a second to open a session."""
 
-    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:
+    async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> NullSession:
         await asyncio.sleep(1.0)
         return await super().open(prompt, sampling, log)
 

@@ -179,7 +179,7 @@ def test_stats_of_a_choice_that_a_stop_string_ends():
     stats = choice.take().stats
     assert (stats.mode, stats.tokens, stats.by_origin) == ("speculative", 2, {"draft": 2})
     assert stats.total_s >= stats.ttft_s > 0
-    known.figures[Speculation.mode].rounds += 1
+    Speculation.of(known).rounds += 1
     assert Speculation.of(stats) == Speculation(rounds=1, drafted=4, accepted=2), "a copy"
     choice.push(Delta([5], [Origin.BONUS], "stop", stats=JobStats()))
     assert choice.take() is None
@@ -208,8 +208,11 @@ def test_fused_rounds_do_not_count_towards_the_mean_window():
         )
     )
     both = figures_by_mode([mixed, alone])["speculative"]
+    assert isinstance(both, Speculation)
     assert (both.rounds, both.fused_rounds, both.switches, both.mean_window) == (8, 6, 2, 5.0)
-    assert figures_by_mode([alone])["speculative"].mean_window is None
+    one = figures_by_mode([alone])["speculative"]
+    assert isinstance(one, Speculation)
+    assert one.mean_window is None
 
 
 @pytest.mark.parametrize(("chat", "said"), [(True, "Hello  there"), (False, " Hello  there")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from openai.types import Completion, completion_create_params
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import Response, ResponseStreamEvent, response_create_params
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
 from tandem.app.api.http.fields import ACCEPTED, DOCS, REFUSED, updated
@@ -20,7 +21,7 @@ from tests.app.api.null_backend import NullBackend
 CHAT = {"model": "null", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 1}
 TEXT = {"model": "null", "prompt": "x", "max_tokens": 1}
 RESPONSE = {"model": "null", "input": "x", "max_output_tokens": 1}
-FORMS = {
+FORMS: dict[str, tuple[dict[str, Any], type[BaseModel]]] = {
     "/v1/chat/completions": (CHAT, ChatRequest),
     "/v1/completions": (TEXT, CompletionRequest),
     "/v1/responses": (RESPONSE, ResponseForm),

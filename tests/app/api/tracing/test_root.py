@@ -89,7 +89,7 @@ async def test_a_request_is_a_tree(
         assert span.trace == TRACE
         assert root.began_ns <= span.began_ns <= span.ended_ns <= root.ended_ns
     (line,) = [record for record in serve_log if record.getMessage().startswith("request ")]
-    assert (line.trace_id, line.span_id) == (TRACE, root.id)
+    assert (line.trace_id, line.span_id) == (TRACE, root.id)  # type: ignore[attr-defined]
     said = str([(span.attributes, span.resource) for span in collector.spans])
     assert "Hello" not in said
 

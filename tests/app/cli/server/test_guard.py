@@ -38,9 +38,9 @@ def test_it_leaves_nothing_and_touches_nobody_else(tmp_path: Path, killed: bool)
         subprocess.Popen([*command, str(folder)], stdin=pipe, stdout=pipe) as program,
         subprocess.Popen([*command, str(other)], stdin=pipe, stdout=pipe) as bystander,
     ):
-        for each in (program, bystander):
-            assert each.stdout is not None
-            assert each.stdout.readline() == b"started\n"
+        for started in (program, bystander):
+            assert started.stdout is not None
+            assert started.stdout.readline() == b"started\n"
         assert len(set(ours(str(folder))) - {program.pid}) == 2
         if killed:
             program.kill()

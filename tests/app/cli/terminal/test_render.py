@@ -66,7 +66,8 @@ def test_marks_show_them_without_colours(client: HttpClient) -> None:
 def test_origins_are_shown_as_well_as_the_terminal_can(
     terminal: bool, environment: Mapping[str, str], origins: str
 ) -> None:
-    console = Console(file=io.StringIO(), force_terminal=terminal, _environ=environment)
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, _environ=environment)
     assert live.default_origins(console) == origins
 
 
@@ -96,15 +97,17 @@ def test_the_devices_that_ship_fit_a_terminal_of_80_columns() -> None:
         for host in application["args"]["hosts"]
         for device in host["devices"]
     ]
-    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    file = io.StringIO()
+    console = Console(file=file, width=80, force_terminal=True, color_system=None)
     live.show_table(console, live.DEVICE_COLUMNS, map(live.device_row, devices))
-    lines = console.file.getvalue().splitlines()
+    lines = file.getvalue().splitlines()
     assert len(lines) == len(devices) + 4, "a line for each"
     for device in devices:
         assert any(f" {device['name']} " in line and device["profile"] in line for line in lines)
 
 
 def test_a_table_cuts_nothing_off() -> None:
-    console = Console(file=io.StringIO(), width=20, force_terminal=True, color_system=None)
+    file = io.StringIO()
+    console = Console(file=file, width=20, force_terminal=True, color_system=None)
     live.show_table(console, ("a_column_of_a_very_long_name", "b"), [("1", "2")])
-    assert "…" not in console.file.getvalue()
+    assert "…" not in file.getvalue()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.modes.race.mode import Racing
+from tandem.deployments.modes.race.router import RaceRouter
 from tandem.deployments.request.job import Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.deployments.request.tokenlog import Origin
@@ -32,6 +33,12 @@ pytestmark = pytest.mark.virtual_time
 EXPECTED = reference(PROMPT, 24)
 
 
+def _part(world: World) -> RaceRouter:
+    part = world.router.modes["race"]
+    assert isinstance(part, RaceRouter)
+    return part
+
+
 class Gate(NullEngine):
     """Gives its first token when told to. begun: sessions that wait for it or got it."""
 
@@ -43,6 +50,8 @@ class Gate(NullEngine):
             self.gate.set()
 
     class session_class(NullSession):
+        _engine: Gate
+
         async def generate(self) -> AsyncGenerator[Tokens, None]:
             self._engine.begun += 1
             await self._engine.gate.wait()
@@ -241,7 +250,7 @@ async def test_who_stalls_before_its_first_token_is_not_waited_for_longer_than_i
     start = SERVER_ONLY if stalling == "server" else DEVICE_ONLY
     world = race(server, device, start, limits=Limits(timeouts=Timeouts(first_s=60, step_s=60)))
     (verifier,) = world.snapshot.pools["verifier"]
-    world.router.modes["race"].rivals.of(verifier, verifier).ttft.note(0.001)
+    _part(world).rivals.of(verifier, verifier).ttft.note(0.001)
     async with asyncio.timeout(20):
         ids, _, stats = await answer(world, job())
     assert ids == EXPECTED
@@ -262,7 +271,7 @@ async def test_without_a_budget_a_stall_is_waited_for_and_a_failure_is_not(const
     limits = Limits(timeouts=Timeouts(first_s=60, step_s=60))
     world = race(server, device, BOTH, limits=limits, **NO_BUDGET[constrained])
     (verifier,) = world.snapshot.pools["verifier"]
-    world.router.modes["race"].rivals.of(verifier, verifier).ttft.note(0.001)
+    _part(world).rivals.of(verifier, verifier).ttft.note(0.001)
     asyncio.get_running_loop().call_later(50, stalled.gate.set)
     begun = []
     asyncio.get_running_loop().call_later(49, lambda: begun.append(good.begun))
@@ -281,7 +290,7 @@ async def test_without_a_budget_a_full_endpoint_is_no_reason_to_pay_for_the_othe
     with pytest.raises(NoCapacity, match="full; the budget is spent") as refused:
         await answer(world, job())
     assert (refused.value.retry_after_s, full.fired, good.begun) == (7.0, 1, 0)
-    budgets = world.router.modes["race"].accounts[""].budgets
+    budgets = _part(world).accounts[""].budgets
     assert [budgets[Side(constrained)].spent, budgets[Side(constrained)].tokens] == [0, len(PROMPT)]
 
 
@@ -298,7 +307,11 @@ async def test_a_hand_over_to_one_that_stalls_is_given_up():
 
 async def test_a_source_that_stalls_is_left():
     class Stalling(Gate):
+        stalled: bool
+
         class session_class(Gate.session_class):
+            _engine: Stalling
+
             async def generate(self) -> AsyncGenerator[Tokens, None]:
                 async for tokens in super().generate():
                     yield tokens
@@ -360,7 +373,7 @@ async def test_a_target_that_did_not_race_prepares_while_the_source_rests():
     """The server gives 20 tokens/s to a reader of 5; the device takes the prompt in for a second, and holds it then."""
     device = Gate(opened=False)
     world = race(NullEngine(20), device, SERVER_ONLY, **FREE_DEVICE)
-    world.router.modes["race"].follow(with_race(lambda: Planned(SERVER_ONLY), MigratePrepared))
+    _part(world).follow(with_race(lambda: Planned(SERVER_ONLY), MigratePrepared))
     for request in (11, 12):  # the first one teaches how long it takes
         device.gate.clear()
         asyncio.get_running_loop().call_later(1.0, device.gate.set)
@@ -482,7 +495,7 @@ async def test_the_budget_is_kept(rate: float, share: float):
         await answer(
             world, Job(i + 1, prompt, Sampling(max_tokens=2), mode="race", account="me", budget=share)
         )
-    budgets = world.router.modes["race"].accounts["me"].budgets
+    budgets = _part(world).accounts["me"].budgets
     used = {str(constrained): budget for constrained, budget in budgets.items() if budget.tokens}
     ((constrained, budget),) = used.items()
     assert constrained == ("server" if rate < 1 else "device")

@@ -49,6 +49,8 @@ class Patient(NullEngine):
         self.event = event
 
     class session_class(NullSession):
+        _engine: Patient
+
         async def _verify(self, operation: Verify) -> Verdict:
             if self.output:
                 await asyncio.wait_for(self._engine.event.wait(), 20)
@@ -135,6 +137,8 @@ class Verifying(NullEngine):
         self.seconds = seconds
 
     class session_class(NullSession):
+        _engine: Verifying
+
         async def _verify(self, operation: Verify) -> Verdict:
             await asyncio.sleep(self._engine.seconds)
             return await super()._verify(operation)
@@ -148,6 +152,8 @@ class Drafting(NullEngine):
         self.seconds = seconds
 
     class session_class(NullSession):
+        _engine: Drafting
+
         async def _draft(self, operation: Draft) -> Drafts:
             draft = await super()._draft(operation)
             await asyncio.sleep(self._engine.seconds)  # it is what is measured

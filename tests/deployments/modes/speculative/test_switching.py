@@ -133,6 +133,8 @@ class Recording(NullEngine):
         self.verified: set[NullSession] = set()
 
     class session_class(NullSession):
+        _engine: Recording
+
         async def _verify(self, operation: Verify) -> Verdict:
             self._engine.verified.add(self)
             return await super()._verify(operation)
@@ -146,6 +148,8 @@ class Holding(NullEngine):
         self.reached, self.left = asyncio.Event(), after
 
     class session_class(NullSession):
+        _engine: Holding
+
         async def _draft(self, operation: Draft) -> Drafts:
             engine = self._engine
             if engine.left == 0:

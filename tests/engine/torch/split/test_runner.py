@@ -30,7 +30,7 @@ from tandem.engine.torch.weights import Part
 from tandem.training.family.prompts import heldout
 from tests.effort import slow_after, tried
 from tests.engine.torch import tiny
-from tests.engine.torch.engines import handled
+from tests.engine.torch.engines import handled, runner
 from tests.engine.torch.split_parts import CPU, RANDOM, Client, Parts, model_folder, write_adapter
 from tests.engine_contract import by_reference_counting
 
@@ -90,6 +90,7 @@ def test_logits_of_the_embedded_target(first: int) -> None:
         TorchMiddle(weights.load(folder, CPU, torch.float32, Part(first, ends=False))),
     ]
     whole, outer, middle = models
+    assert isinstance(outer, Outer)
     pools = [KVPool(model.config, 10, 16, CPU, torch.float32) for model in models]
     ids = np.random.default_rng(3).integers(3, whole.config.vocab_size, 150).tolist()
     for start, end in ((0, 96), (96, 99), (99, 100), (100, 150)):
@@ -140,8 +141,8 @@ async def test_a_closed_outer_part_is_freed(tmp_path: Path) -> None:
             await made.close()
             with pytest.raises(EngineStopped):
                 await session.propose(4)
-            runner = outer._core.runner
-            return [weakref.ref(part) for part in (outer, runner, runner.model)]
+            made = runner(outer)
+            return [weakref.ref(part) for part in (outer, made, made.model)]
 
     with by_reference_counting():
         watched = await closed()
