@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -98,10 +98,11 @@ async def test_a_core_in_a_long_step_leaves_the_counters_as_they_were(
 
 
 async def test_a_core_whose_process_is_stopped_says_so(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandem.engine.vllm.engine.STATS_S", 0.05)
-    pids = [process.pid for process in engine._core._client.resources.engine_manager.processes]
+    core: Any = engine._core
+    pids = [process.pid for process in core._client.resources.engine_manager.processes]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

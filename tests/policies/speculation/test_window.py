@@ -21,6 +21,7 @@ def test_dynamic_follows_acceptance_within_its_bounds() -> None:
     assert steps == [4, 5, 5, 5, 4, 3, 2, 2]
     with pytest.raises(ValueError, match="least ≤ start ≤ most"):
         DynamicWindow(start=9, most=5)
+    assert DynamicWindow(start=5, most=5).memory == (5,)
 
 
 def test_what_is_left_out_of_a_state_is_unknown() -> None:

@@ -34,3 +34,15 @@ def test_a_device_keeps_its_pair_when_its_address_changes() -> None:
     assert pairs.of(replace(DEVICE, address="home:2"), TARGET) is there
     assert pairs.named(("phone", TARGET.key)) is there
     assert pairs.of(replace(DEVICE, name="laptop"), TARGET) is not there
+
+
+def test_a_pair_that_has_made_no_round_is_known_by_its_target_alone() -> None:
+    pairs = Pairs(StaticWindow)
+    near = replace(DEVICE, rtt_s=0.01)
+    assert pairs.state(near, TARGET).rtt_s == 0.01
+    seen = pairs.of(near, TARGET)
+    assert pairs.state(near, TARGET).previous == 0
+    seen.note(4, 3, 4, 0.02, 0.2)
+    known = pairs.state(near, TARGET)
+    assert known == seen.state()
+    assert known.acceptance == 0.75
