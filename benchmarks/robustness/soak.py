@@ -1,6 +1,6 @@
 """Four times the capacity for a while: what still comes through, and whether anything grows.
 
-    python -m benchmarks soak [--minutes 10]
+    python -m benchmarks soak [--minutes 10] [--steady 60]
 
 The application with the embedded models, under streams in all modes. Clients are doubled until neither twice nor four
 times as many bring a tenth more answers, which is the capacity; so many ask for a quarter of the time, then four times
@@ -12,6 +12,7 @@ goodput_ratio: whole answers a second under four times the load, as a share of t
 memory_growth: of all the application's processes together, from the third quarter of the overload to the last one.
 descriptors_growth, threads_growth: of file descriptors and threads, likewise. (asyncio's tasks cannot be seen from
     outside; sessions_left are those that replicas still count afterwards.)
+steady_memory_growth, …: the same at 0.7 times the capacity.
 failed, broken_streams: answers that did not come, or not well.
 """
 
@@ -38,7 +39,12 @@ GAIN, LOOK_S = 1.1, 10.0
 """Factor by which twice as many clients must bring more, and seconds of each look."""
 LOOKS = 4
 """Factor on the best number of clients up to which more are looked at."""
-FACTOR = 4
+FACTOR, STEADY = 4, 0.7
+"""Loads, as factors on the capacity."""
+SETTINGS: dict[str, Any] = {
+    "verifier": {"engine": {"kind": "torch", "model": "target"}},
+    "hosts": [{"name": "edge", "devices": [{"name": name} for name in DEVICES]}],
+}
 PARTS = "ray::ServeReplica:tandem", "ray::DeviceHost"
 """Beginnings of the titles of the application's processes."""
 GAUGES = "vllm:num_requests_running{", "vllm:num_requests_waiting{"
@@ -107,8 +113,17 @@ async def most_useful(rate: Callable[[int], Awaitable[float]]) -> int:
     return best
 
 
-async def measure(address: tuple[str, int], minutes: float) -> dict[str, Any]:
-    """Find the capacity, then measure at it and beyond it."""
+def grown(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return by which share each quantity has grown; see `growth`."""
+    return {
+        "memory_growth": growth([sample.memory for sample in samples]),
+        "descriptors_growth": growth([sample.descriptors for sample in samples]),
+        "threads_growth": growth([sample.threads for sample in samples]),
+    }
+
+
+async def measure(address: tuple[str, int], minutes: float, steady: float = 0.0) -> dict[str, Any]:
+    """Find the capacity, then measure at it, for so many minutes beyond it, and for so many of steady load."""
     rows, outcomes, samples = [], [], list[Sample]()
     async with asking(address) as (http, right):
 
@@ -125,15 +140,17 @@ async def measure(address: tuple[str, int], minutes: float) -> dict[str, Any]:
         capacity = await most_useful(rate)
         within = await rate(capacity, minutes * 15)
         beyond = await rate(FACTOR * capacity, minutes * 60)
+        changes = grown(samples)
+        if steady:
+            await rate(max(1, round(STEADY * capacity)), steady * 60)
+            changes |= {f"steady_{name}": share for name, share in grown(samples).items()}
         await asyncio.sleep(SETTLED_S)
         left = await sessions(http)
     report.table("Capacity and overload", ("clients", "answers/s", "longest wait, s"), rows)
     return {
         "capacity": capacity,
         "goodput_ratio": beyond / within,
-        "memory_growth": growth([sample.memory for sample in samples]),
-        "descriptors_growth": growth([sample.descriptors for sample in samples]),
-        "threads_growth": growth([sample.threads for sample in samples]),
+        **changes,
         "sessions_left": left,
         "failed": sum(len(outcome.failures) for outcome in outcomes),
         "broken_streams": sum(len(outcome.breaks) for outcome in outcomes),
@@ -145,13 +162,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = report.parser("soak", __doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of overload (%(default)s)")
+    parser.add_argument(
+        "--steady", type=float, default=0.0, help="minutes of 0.7 times the capacity after it"
+    )
     options = parser.parse_args(arguments)
-    settings = {
-        "verifier": {"engine": {"kind": "torch", "model": "target"}},
-        "hosts": [{"name": "edge", "devices": [{"name": name} for name in DEVICES]}],
-    }
-    with application(settings) as address:
-        report.figures("soak", asyncio.run(measure(address, options.minutes)))
+    with application(SETTINGS) as address:
+        report.figures("soak", asyncio.run(measure(address, options.minutes, options.steady)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,17 @@ import threading
 import pytest
 
 from tandem.app.cli.server.processes import Process, myself
-from tandem.benchmarks.robustness.soak import MOST, growth, held, most_useful
+from tandem.benchmarks.application import application
+from tandem.benchmarks.robustness.soak import (
+    MOST,
+    SETTINGS,
+    Sample,
+    grown,
+    growth,
+    held,
+    measure,
+    most_useful,
+)
 
 
 def test_what_this_process_holds() -> None:
@@ -37,6 +47,13 @@ def test_growth_is_of_the_last_quarter_over_the_third() -> None:
         growth([1, 2, 3])
 
 
+def test_each_quantity_grows_by_itself() -> None:
+    samples = [Sample(100, 10, 4)] * 3 + [Sample(120, 10, 5)]
+    assert grown(samples) == pytest.approx(
+        {"memory_growth": 0.2, "descriptors_growth": 0.0, "threads_growth": 0.25}
+    )
+
+
 async def test_the_capacity_is_where_more_clients_bring_hardly_more() -> None:
     async def rate(clients: int) -> float:
         return min(clients, 20.0)
@@ -52,3 +69,15 @@ async def test_the_capacity_is_where_more_clients_bring_hardly_more() -> None:
         return clients
 
     assert await most_useful(endless) == MOST
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+@pytest.mark.timeout(2 * 3600)
+async def test_an_hour_loses_nothing_and_nothing_grows() -> None:
+    with application(SETTINGS) as address:
+        figures = await measure(address, minutes=10, steady=60)
+    assert figures["failed"] == figures["broken_streams"] == figures["sessions_left"] == 0
+    assert figures["memory_growth"] <= 0.02
+    assert figures["steady_memory_growth"] <= 0.02
+    assert figures["steady_descriptors_growth"] <= 0.02
