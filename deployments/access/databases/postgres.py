@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -106,6 +106,8 @@ class PostgresDatabase:
     def close(self) -> None:
         self._closed = True
         if self._connection is not None:
+            with suppress(psycopg.Error):  # the server ends the session, and its locks, only some time afterwards
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
             self._connection.close()
 
     def _changes(self) -> int:
