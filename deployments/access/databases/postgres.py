@@ -106,7 +106,8 @@ class PostgresDatabase:
     def close(self) -> None:
         self._closed = True
         if self._connection is not None:
-            with suppress(psycopg.Error):  # the server ends the session, and its locks, only some time afterwards
+            # The server ends the session, and its locks, only some time after it was closed.
+            with suppress(psycopg.Error):
                 self._connection.execute("SELECT pg_advisory_unlock_all()")
             self._connection.close()
 
