@@ -86,6 +86,16 @@ def stand_ins(folder: Path) -> list[int]:
     return found
 
 
+def watchers(folder: Path) -> dict[int, int]:
+    """Return those that are children of a HAProxy, which they watch, with its process."""
+    found = {}
+    for pid in stand_ins(folder):
+        with suppress(OSError):
+            if name(parent := parent_of(pid)) == "haproxy":
+                found[pid] = parent
+    return found
+
+
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
@@ -211,8 +221,8 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
     with ExitStack() as stack:
         port = stack.enter_context(proxied(tmp_path, Scheme))
         url, config = f"http://127.0.0.1:{port}/", next((tmp_path / "h").rglob("haproxy.cfg"))
-        parents = {pid: parent_of(pid) for pid in stand_ins(tmp_path)}
-        watcher, parent = next(each for each in parents.items() if name(each[1]) == "haproxy")
+        until(lambda: bool(watchers(tmp_path)))  # the process may be there, and not have its name yet
+        ((watcher, parent),) = watchers(tmp_path).items()
         os.kill(parent, signal.SIGKILL)
         until(lambda: name(parent) is None)
         until(lambda: answers(url))  # the one that died may leave its port open for a moment
