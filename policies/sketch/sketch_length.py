@@ -21,8 +21,8 @@ SHORTEST = 100
 TOGETHER = 1.25
 """Factor between the times of two sketches within which either may be there first."""
 BESIDE_SPECULATION = 0.7
-"""Share of the LLM's time that sketch and expansion may be expected to take where it speculates: it is then surer to be
-there, without loss. In PICE's table III with a drafter, 1 and 0.85 are worse than speculation alone, 0.7 is better."""
+"""Share of the LLM's time that sketch and expansion may be expected to take where it speculates: its own answer is then
+surer to be there, without loss."""
 OBJECTIVES = {"error": 0.05, "throughput": 0.0, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}
 """The paper's objectives, in its order."""
 FULL_OBJECTIVES = {"throughput": 0.0, "error": 0.05, "latency": 0.0, "server_cost": 0.0, "edge_cost": 0.0}

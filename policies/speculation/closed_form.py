@@ -223,8 +223,8 @@ class Costs:
         if state.drafted and (state.alone_s or assumed.alone_s):
             self._draft_verify_s = max(0.0, verify_s - alone_s) / state.drafted
             # Some of that may be waiting for the others' steps, which does not grow with the window.
-            seen = state.widened / (state.widened + COMPARED)
-            self._draft_verify_s += seen * (state.verify_growth * verify_s - self._draft_verify_s)
+            shown = state.widened / (state.widened + COMPARED)
+            self._draft_verify_s += shown * (state.verify_growth * verify_s - self._draft_verify_s)
         self.seen = self.drafted(round(state.drafted) or FIRST_DRAFTS)
 
     def round_s(self, gamma: int) -> float:

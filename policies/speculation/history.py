@@ -24,9 +24,7 @@ PRESENT = RECENT_ROUNDS * MOST_PAIRS  # rounds of a target after which a pair wi
 ALONE_TOKENS = 64.0  # tokens of the target alone, over which their time is averaged
 LEAST_WEIGHT = 0.05  # of a round in the other regime
 VERIFIED = 64  # rounds of all pairs of a target, over which their verifications are averaged
-KNOWN = (
-    4  # rounds of a target from which on a new pair relies on them; where it decodes alone, few more are made
-)
+KNOWN = 4  # rounds of a target from which on a new pair relies on them; one that decodes alone makes few more
 GROWTH_MEMORY = 512.0  # squared differences of windows, over which a further draft's time is averaged
 GROWTH_PRIOR = 8.0  # of these, that count as a time in proportion to the drafts
 

@@ -187,9 +187,8 @@ class Clients:
         sampling = Sampling(max_tokens=wanted or room, reader_rate=request.reader_rate)
         alone = device >= 0 and mode not in ("cloud", "sketch")
         name = world.devices.name(device) if alone else None
-        if (
-            mode is None and name is not None and world.config.router.compares
-        ):  # may use its device, and need not
+        # A policy that compares may use the request's device, and need not.
+        if mode is None and name is not None and world.config.router.compares:
             return Job(prompt[0], prompt, sampling, devices=(name,))
         return Job(prompt[0], prompt, sampling, mode, name)
 
