@@ -273,6 +273,11 @@ class DraftProbs(msgspec.Struct, array_like=True):
         used = 4 * count * self.width
         return DraftProbs(self.width, self.ids[:used], self.probs[:used])
 
+    def rest(self, count: int) -> DraftProbs:
+        """Return the distributions of the drafts after the first `count`."""
+        used = 4 * count * self.width
+        return DraftProbs(self.width, self.ids[used:], self.probs[used:])
+
 
 class Tensor(msgspec.Struct, array_like=True):
     """An array as its shape, dtype name ("float32", "bfloat16" ...) and little-endian bytes, row by row."""
@@ -312,6 +317,11 @@ class Drafts(msgspec.Struct, array_like=True):
         """Return the first `count` of them."""
         probs = self.probs.first(count) if self.probs is not None and count else None
         return Drafts(self.ids[:count], probs, self.took_s)
+
+    def rest(self, count: int) -> Drafts:
+        """Return those after the first `count`."""
+        probs = self.probs.rest(count) if self.probs is not None and count < len(self.ids) else None
+        return Drafts(self.ids[count:], probs, self.took_s)
 
 
 class Verdict(msgspec.Struct, array_like=True):
@@ -454,9 +464,10 @@ class EngineInfo(msgspec.Struct, frozen=True):
     context: most tokens of prompt and output together.
     capabilities: operations of its sessions, of CAPABILITIES.
     split: the part of a split model that the engine has; None for a whole model.
-    draft_probs: whether drafts come with the distributions they were drawn from, and are verified with them.
+    draft_probs: whether drafts come with the distributions that they were drawn from.
     continuation: how its sessions go on after an output that they have not just made: "kept", from what they keep of
         prompt and output; "anew", by taking in both once more; "none", not at all.
+    takes_probs: whether drafts are verified with the distributions that they were drawn from.
     """
 
     model: str
@@ -468,6 +479,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     split: SplitInfo | None = None
     draft_probs: bool = True
     continuation: Continuation = "kept"
+    takes_probs: bool = True
 
 
 CAPABILITIES = ("generate", "verify", "draft", "forward")

@@ -10,11 +10,13 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from random import Random
 from typing import TypeVar
 
+import numpy as np
 import pytest
 
-from tandem.engine.base import Engine, Sampling, TokenLogprob
+from tandem.engine.base import DraftProbs, Engine, Sampling, TokenLogprob
 from tandem.policies.scheduling.outstanding import Outstanding
 from tests.engine_contract import drain, greedy, session
 
@@ -97,6 +99,35 @@ async def verifies_as_likely_as_the_model_says(engine: Engine, prompt: list[int]
                 if ids[0] == likely:
                     seen[ids[1]] += 1
         check_frequencies(seen, dict(after.top))
+
+
+async def drawn_drafts_stand_as_often_as_they_may(engine: Engine, prompt: list[int]) -> None:
+    """A draft d drawn from q stands with min(1, p(d) / q(d)), and what replaces it has what is left of p. As a point
+    mass, where the engine takes no q, it stands with p(d). Sessions of one step differ in what they say of drafts."""
+    prompt, likely, after = await _uncertain(engine, prompt)
+    p = {token: math.exp(logprob) for token, logprob in after.top}
+    likeliest = [token for token, _ in after.top[:3]]
+    q = dict(zip(likeliest, (0.1, 0.6, 0.3), strict=True))
+    random = Random(5)
+
+    async def verified(seed: int) -> tuple[bool, int] | None:
+        drafted = random.choices(likeliest, [*q.values()])[0]
+        drafts = [likely, drafted, likeliest[0]][: 2 + seed % 2]
+        ids = np.array([[likely] * 3, likeliest, likeliest], np.int32)
+        mass = np.array([[1, 0, 0], [*q.values()], [1, 0, 0]], np.float32)
+        stated = DraftProbs.of(ids, mass).first(len(drafts)) if seed % 4 else None
+        sampling = Sampling(max_tokens=5, ignore_eos=True, temperature=1.0, seed=seed)
+        async with session(engine, prompt, sampling) as s:
+            verdict = await s.verify(drafts, stated)
+        return (verdict.accepted > 1, verdict.ids[1]) if stated and verdict.accepted else None
+
+    seen = Counter[tuple[bool, int]]()
+    for start in range(0, 2 * SAMPLES, SESSIONS):
+        found = await asyncio.gather(*(verified(start + i) for i in range(SESSIONS)))
+        seen.update(each for each in found if each is not None)
+    stands = {t: min(p[t], q[t]) if engine.info.takes_probs else p[t] * q[t] for t in q}
+    pairs = [((True, t), stands[t]) for t in q] + [((False, t), p[t] - stands.get(t, 0.0)) for t in p]
+    check_frequencies(seen, {pair: math.log(often) for pair, often in pairs if often > 0.0})
 
 
 async def says_whether_drafts_have_probabilities(engine: Engine, prompt: list[int]) -> None:

@@ -79,6 +79,11 @@ class VllmConfig(SessionLimits):
         return room | {"method": "custom_class", "model": PROPOSER} if room else None
 
     @property
+    def takes_probs(self) -> bool:
+        """Whether drafts are verified with the distributions that they were drawn from."""
+        return self.speculator is not None and self.speculation is None
+
+    @property
     def host_tier(self) -> bool:
         return not self.options.keys().isdisjoint(("kv_offloading_size", "kv_transfer_config"))
 

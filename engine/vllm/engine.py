@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tandem.engine.base import (
+    Drafts,
     EngineInfo,
     EngineStats,
     EngineStopped,
@@ -31,7 +32,7 @@ from tandem.engine.validation import check_request
 from tandem.engine.vllm import set_environment
 from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.core import AsyncCore, VllmCore
-from tandem.engine.vllm.session import VllmRequest, VllmSession, sampling_params
+from tandem.engine.vllm.session import NO_DRAFTS, VllmRequest, VllmSession, sampling_params
 from tandem.engine.vllm.views import Ask, Label
 from tandem.policies.estimators.overdue import AnswerLimit
 
@@ -73,6 +74,7 @@ def load(
         context=min(settings.model_config.max_model_len, kv_tokens),
         eos=tokenizer.eos,
         draft_probs=False,
+        takes_probs=config.takes_probs,
     )
     report(
         {
@@ -166,12 +168,12 @@ class VllmEngine:
             raise InvalidRequest(f"vLLM does not take this: {error}") from None
         return VllmRequest(outputs, tokens.copy(), log.sampling.logprobs, len(forced))
 
-    def ask(self, request: VllmRequest, drafts: Sequence[int] = ()) -> None:
+    def ask(self, request: VllmRequest, drafts: Drafts = NO_DRAFTS) -> None:
         """Let a request continue to its `until`, with drafts after its tokens. Calls of one turn of the event loop go
         in one message."""
         if not self._asks:
             asyncio.get_running_loop().call_soon(self._send_asks)
-        self._asks.append((request.id, request.until, request.received, drafts))
+        self._asks.append((request.id, request.until, request.received, drafts.ids, drafts.probs))
 
     def abort(self, request: VllmRequest) -> None:
         """A request is not needed any more."""

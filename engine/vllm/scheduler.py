@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -23,11 +24,11 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from tandem.engine.base import EngineStats
+from tandem.engine.base import DraftProbs, Drafts, EngineStats
 from tandem.engine.config import SchedulingChoice
 from tandem.engine.distribution import TOKENS
 from tandem.engine.vllm.grammar import GrammarMasks
-from tandem.engine.vllm.views import REPLAYED, Ask, Label, RequestView, VllmMemory
+from tandem.engine.vllm.views import DRAWN, REPLAYED, Ask, Label, RequestView, VllmMemory
 from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.control import SchedulingControl
 from tandem.policies.scheduling.outstanding import outstanding
@@ -57,7 +58,7 @@ class TandemScheduler(Scheduler):
         self._small_steps = SmallSteps(self._step_time)
         self._most_lookups: int = given.get("lookup") or 0
         self._history = LookupHistory()
-        self._placed: dict[str, list[int]] = {}  # clients' drafts, where a step has no proposals of vLLM's
+        self._placed: dict[str, Drafts] = {}  # clients' drafts, where a step has no proposals of vLLM's
         self._last: dict[str, int] = {}  # positions of each request in the last step
         self._began_s = 0.0
         self._ended_s: float | None = None  # when the last step did, where nothing came between
@@ -78,13 +79,14 @@ class TandemScheduler(Scheduler):
 
     def ask(self, asks: Iterable[Ask]) -> None:
         """Take in the operations of sessions; ended ones are ignored."""
-        for request_id, until, position, drafts in asks:
+        for request_id, until, position, drafts, probs in asks:
             view = self._views.get(request_id)
             if view is None:
                 continue
             view.until = until
             if view.made == position:  # else it has gone on, and they follow something else
-                view.drafts = list(drafts)
+                drawn = None if probs is None else msgspec.convert(probs, DraftProbs)
+                view.drafts = Drafts(list(drafts), drawn)
             self._changed()
 
     def stats(self) -> EngineStats:
@@ -159,6 +161,7 @@ class TandemScheduler(Scheduler):
         try:
             output = super().schedule(throttle_prefills)
             self._note_scheduled(output)
+            setattr(output, DRAWN, {name: drafts.probs for name, drafts in self._placed.items()})
             return output
         finally:
             self.running += [view.request for view in resting[evicted:]]
@@ -194,26 +197,26 @@ class TandemScheduler(Scheduler):
         one, too."""
         self._placed.clear()
         for view in ready:
-            request, given, view.drafts = view.request, view.drafts, []
+            request, given, view.drafts = view.request, view.drafts, Drafts([])
             room = min(
                 self.max_model_len - request.num_tokens, request.max_tokens - request.num_output_tokens
             )
-            given = given[: max(0, min(room - 1, self.num_spec_tokens))]
-            drafts = given if view.lookup is None else self._look_up(view, view.lookup, given, room - 1)
+            given = given.first(max(0, min(room - 1, self.num_spec_tokens)))
+            drafts = given.ids if view.lookup is None else self._look_up(view, view.lookup, given, room - 1)
             if drafts:
                 self._placed[request.request_id], request.spec_token_ids = given, drafts
 
-    def _look_up(self, view: RequestView, lookup: PromptLookup, given: list[int], room: int) -> list[int]:
+    def _look_up(self, view: RequestView, lookup: PromptLookup, given: Drafts, room: int) -> list[int]:
         """Return the drafts that are worth verifying: a client's, and such from the session's own text."""
         request, last = view.request, self._last
         if request.num_computed_tokens < request.num_tokens - 1:  # not yet decoding
-            return given
+            return given.ids
         own = last.get(request.request_id, 0)
         others, positions = len(last) - (own > 0), sum(last.values()) - own
         return lookup.mix(
             request.all_token_ids,
-            given,
-            False,
+            given.ids,
+            given.probs is not None,
             min(self._most_lookups, room),
             others,
             lambda count: self._small_steps.step_s(positions + count),
@@ -240,7 +243,7 @@ class TandemScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **options: Any) -> None:
         view = self._views[request.request_id]
-        view.fresh, view.drafts = True, []
+        view.fresh, view.drafts = True, Drafts([])
         view.stay.preempted += 1
         self._stats.preempted += 1
         super()._preempt_request(request, *args, **options)
@@ -286,12 +289,13 @@ class TandemScheduler(Scheduler):
         for request_id, ids in zip(made.req_ids, made.sampled_token_ids, strict=True):
             if not ids or not (proposed := drafts.get(request_id, ())):
                 continue
-            accepted, given = len(ids) - 1, self._placed.get(request_id)
-            if given is None:
+            accepted, placed = len(ids) - 1, self._placed.get(request_id)
+            if placed is None:
                 stats.tokens_drafted += len(proposed)
                 stats.tokens_verified += len(proposed)
                 stats.tokens_accepted += accepted
                 continue
+            given = placed.ids
             kept = agreement(given, proposed)
             stats.tokens_looked_up += len(proposed) - kept
             stats.tokens_found += max(0, accepted - kept)

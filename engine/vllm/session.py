@@ -13,9 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
 
 from tandem.engine.base import (
     Draft,
+    DraftProbs,
     Drafts,
     EngineError,
     EngineInfo,
@@ -31,7 +33,7 @@ from tandem.engine.base import (
 )
 from tandem.engine.core.sequence import Sequence as Log
 from tandem.engine.sessions.session import BaseSession
-from tandem.engine.validation import check_ids, check_window
+from tandem.engine.validation import check_ids, check_window, checked_probs
 from tandem.engine.vllm.outputs import RequestOutputs
 from tandem.engine.vllm.views import CHOSEN_BY, FOREVER, GRAMMAR, REPLAYED
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreOutput
 
 
+NO_DRAFTS = Drafts([])
 STRIDE = 0x9E3779B97F4A7C15
 """Between the seeds of a session's requests: vLLM's randomness knows no position, and none shall repeat another's."""
 
@@ -106,7 +109,7 @@ class VllmHost(Protocol):
         """Have vLLM go on after a session's log and `forced` tokens, which it scores. Raises EngineStopped."""
         ...
 
-    def ask(self, request: VllmRequest, drafts: Sequence[int] = ()) -> None:
+    def ask(self, request: VllmRequest, drafts: Drafts = NO_DRAFTS) -> None:
         """Let a request continue to its `until`, with drafts after its tokens."""
         ...
 
@@ -150,9 +153,11 @@ class VllmSession(BaseSession):
 
     async def _run(self, operation: Operation[Any]) -> Any:
         match operation:
-            case Verify(drafts):
-                check_ids(drafts, self._info.vocab_size)
-                return await self._verify(drafts)
+            case Verify(ids, probs):
+                check_ids(ids, self._info.vocab_size)
+                if probs is not None:
+                    probs = supported(ids, *checked_probs(probs, len(ids), self._info.vocab_size))
+                return await self._verify(Drafts(list(ids), probs if self._info.takes_probs else None))
             case Draft(position, ids, window):
                 check_window(window)
                 self._set(position, ids)
@@ -162,23 +167,24 @@ class VllmSession(BaseSession):
                 return None
         raise self._lacks(operation.name)
 
-    async def _verify(self, drafts: Sequence[int]) -> Verdict:
-        """Verify drafts as point masses, whatever their distributions: fewer are accepted, as faithfully."""
+    async def _verify(self, drafts: Drafts) -> Verdict:
+        """Verify drafts; those that meet tokens which vLLM has made already stand where they are equal."""
         log, before, accepted, own, asked = self.log, len(self.log.tokens), 0, False, False
-        drafts = drafts[: max(0, log.longest - log.output_len - 1)]  # the target's own token needs a place
+        drafts = drafts.first(max(0, log.longest - log.output_len - 1))  # its own token needs a place
+        ids = drafts.ids
         if log.sampling.forced and log.finish is None:
-            return await self._force(drafts)
+            return await self._force(ids)
         while log.finish is None and not own:
             if not (ahead := self._ahead):
-                ahead, asked = await self._more(1, drafts[accepted:]), True
+                ahead, asked = await self._more(1, drafts.rest(accepted)), True
             token = ahead[0]
             self._keep([token])
-            own = accepted == len(drafts) or token != drafts[accepted]
+            own = accepted == len(ids) or token != ids[accepted]
             accepted += not own
         if asked and log.finish is None and self._ahead:  # drafts of vLLM's side, which stand
             self._keep(self._ahead)
         counters = self._engine.counters
-        counters.tokens_verified += len(drafts)
+        counters.tokens_verified += len(ids)
         counters.tokens_accepted += accepted
         return Verdict(accepted, log.tokens[before:], log.finish, self._scores(before))
 
@@ -218,7 +224,7 @@ class VllmSession(BaseSession):
         """Tokens that vLLM has made beyond the log."""
         return self._request.tokens[len(self.log.tokens) :] if self._request is not None else []
 
-    async def _more(self, tokens: int, drafts: Sequence[int] = ()) -> list[int]:
+    async def _more(self, tokens: int, drafts: Drafts = NO_DRAFTS) -> list[int]:
         """Return the tokens ahead once there are new ones; vLLM is asked for `tokens`, and given drafts to begin
         with."""
         self._check()
@@ -288,6 +294,17 @@ class VllmSession(BaseSession):
         request, self._request = self._request, None
         if request is not None:
             self._engine.abort(request)
+
+
+def supported(drafts: Sequence[int], ids: np.ndarray, probs: np.ndarray) -> DraftProbs:
+    """Return the distributions of drafts, [drafts, width], with a point mass for a draft that its own rules out."""
+    drawn = np.asarray(drafts, "<i4")
+    outside = ~((ids == drawn[:, None]) & (probs > 0.0)).any(axis=1)
+    if outside.any():
+        ids, probs = ids.copy(), probs.copy()
+        ids[outside, 0] = drawn[outside]
+        probs[outside] = np.eye(1, probs.shape[1], dtype=probs.dtype)
+    return DraftProbs.of(ids, probs)
 
 
 def sampling_params(log: Log, label: tuple[Any, ...], scored: bool = False) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tandem.engine.base import DraftProbs, Drafts
 from tandem.engine.served import Stay
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
@@ -23,8 +24,12 @@ CHOSEN_BY = "tandem_chosen_by"
 FOREVER = 2**62
 """More tokens than any output has."""
 
-Ask = tuple[str, int, int, Sequence[int]]
-"""A request, the output tokens from which on it is parked, and drafts with the output's length that they follow."""
+DRAWN = "tandem_drawn"
+"""Attribute of a SchedulerOutput: what clients' drafts were drawn from (DraftProbs, or None), by request."""
+
+Ask = tuple[str, int, int, Sequence[int], DraftProbs | None]
+"""A request, the output tokens from which on it is parked, and drafts with the output's length that they follow and the
+distributions that they were drawn from."""
 
 
 class Label(NamedTuple):
@@ -69,7 +74,7 @@ class RequestView:
         self.reader = Reader(label.reader_rate or REFERENCE_RATE)
         self.fresh, self.paused = True, False
         self.stay = Stay()
-        self.until, self.drafts = 1, list[int]()
+        self.until, self.drafts = 1, Drafts([])
 
     @property
     def made(self) -> int:

@@ -1,13 +1,14 @@
 """Patches of the processes that run vLLM's model: each of its workers imports this.
 
 Two faults of 0.32's CPU build, mended where they would spoil samples or end the engine; outputs that a session was
-opened with, which penalties have to count; and `logit_bias` and `min_p`, which vLLM leaves out where it speculates.
+opened with, which penalties have to count; `logit_bias` and `min_p`, which vLLM leaves out where it speculates; and
+what clients' drafts were drawn from, which its rejection sampler takes of its own drafters only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -20,8 +21,10 @@ from vllm.v1.sample.ops import topk_topp_sampler
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from tandem.engine.vllm.views import CHOSEN_BY, REPLAYED
+from tandem.engine.base import DraftProbs
+from tandem.engine.vllm.views import CHOSEN_BY, DRAWN, REPLAYED
 
 
 class Extension:
@@ -108,7 +111,75 @@ def _keep_likely(requests: Iterable[torch.Tensor], least: list[float], temperatu
             rows.masked_fill_(rows < lowest, -torch.inf)
 
 
+def _verify_as_drawn() -> None:
+    """Verify clients' drafts with the distributions that they were drawn from."""
+    execute, own = GPUModelRunner.execute_model, GPUModelRunner._get_spec_decode_draft_probs
+    recover = rejection_sampler.sample_recovered_tokens
+
+    def executed(runner: Any, scheduled: Any, *args: Any, **options: Any) -> Any:
+        runner.tandem_drawn = getattr(scheduled, DRAWN, {})
+        return execute(runner, scheduled, *args, **options)
+
+    def stated(runner: Any, drafts: Any) -> torch.Tensor | None:
+        theirs, drawn = own(runner, drafts), runner.tandem_drawn
+        if not drawn or (theirs is None and not any(drawn.values())):
+            return theirs  # None: point masses all
+        counts = zip(runner.input_batch.req_ids, drafts.num_draft_tokens, strict=False)
+        rows = point_masses(drafts.draft_token_ids, runner.model_config.get_vocab_size())
+        state(rows, dict(counts), drawn, theirs)
+        return rows
+
+    def recovered(
+        most: int,
+        counts: list[int],
+        ends: torch.Tensor,
+        drafts: torch.Tensor,
+        q: torch.Tensor | None,
+        p: torch.Tensor,
+        *others: Any,
+        **options: Any,
+    ) -> torch.Tensor:
+        if q is not None:
+            # Where p exceeds q nowhere, which rounding may bring about, p itself is what is left.
+            q = q * (p > q).any(dim=-1, keepdim=True)
+        return recover(most, counts, ends, drafts, q, p, *others, **options)
+
+    GPUModelRunner.execute_model = executed
+    GPUModelRunner._get_spec_decode_draft_probs = stated
+    rejection_sampler.sample_recovered_tokens = recovered
+
+
+def point_masses(drafts: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return a row of probabilities for each draft: 1 for itself; zeros for -1, which is none."""
+    rows = torch.zeros(len(drafts), vocab_size, device=drafts.device)
+    return rows.scatter_(1, drafts.clamp(min=0).long()[:, None], (drafts >= 0).to(rows.dtype)[:, None])
+
+
+def state(
+    rows: torch.Tensor,
+    counts: Mapping[str, int],
+    drawn: Mapping[str, DraftProbs | None],
+    theirs: torch.Tensor | None,
+) -> None:
+    """Set drafts' rows to what they were drawn from, where that is known.
+
+    counts: of drafts by request, in the rows' order.
+    drawn: clients' drafts' distributions; None for point masses.
+    theirs: rows of vLLM's own drafter, which hold for requests without a client's drafts.
+    """
+    ends = list(accumulate(counts.values(), initial=0))
+    for request, (begin, end) in zip(counts, pairwise(ends), strict=True):
+        if request not in drawn:
+            if theirs is not None:
+                rows[begin:end] = theirs[begin:end]
+        elif (probs := drawn[request]) is not None:
+            ids, q = (torch.from_numpy(each[: end - begin].copy()) for each in probs.arrays())
+            known = rows[begin : begin + len(ids)]
+            known.zero_().scatter_add_(1, ids.long().to(rows.device), q.to(rows.device))
+
+
 if current_platform.is_cpu():
     _mend_cpu()
 _unpack_requests()
 _choose_with_drafts()
+_verify_as_drawn()

@@ -345,7 +345,7 @@ class _DraftSession:
         self._opening = asyncio.get_running_loop().create_task(self._begin(tuple(self._log.ids)))
 
     async def _begin(self, log: tuple[int, ...]) -> None:
-        probs = (await self.session.connect()).info.draft_probs and self._target.info.draft_probs
+        probs = (await self.session.connect()).info.draft_probs and self._target.info.takes_probs
         translated = self.session.endpoint.vocabulary != self._target.endpoint.vocabulary
         if probs and translated and self.choice is not None and not self._job.sampling.greedy:
             self.sampled = probs = self.choice.choose()

@@ -118,9 +118,9 @@ def test_decoder_takes_damaged_frames(frame: frames.Frame, data: st.DataObject) 
 
 def test_an_engine_info_without_the_newest_field_is_understood() -> None:
     info = KINDS[0]
-    old = {field: value for field, value in msgspec.to_builtins(info).items() if field != "draft_probs"}
+    old = {field: value for field, value in msgspec.to_builtins(info).items() if field != "takes_probs"}
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=EngineInfo) == info
-    assert info.draft_probs
+    assert info.takes_probs
 
 
 def test_decoder_takes_deep_nesting() -> None:

@@ -186,7 +186,7 @@ class Untold:
     """The Engine protocol over a target that takes no draft probabilities, as vLLM's."""
 
     def __init__(self, engine: Engine) -> None:
-        self.info = msgspec.structs.replace(engine.info, draft_probs=False)
+        self.info = msgspec.structs.replace(engine.info, takes_probs=False)
         self.open, self.stats, self.close = engine.open, engine.stats, engine.close
 
 

@@ -299,9 +299,9 @@ async def test_drafts_are_greedy_where_their_probabilities_do_not_reach_the_targ
     class Sampled(NullEngine):
         """Notes the temperatures that it is asked for, and stays greedy."""
 
-        def __init__(self, draft_probs: bool) -> None:
+        def __init__(self, draft_probs: bool, takes_probs: bool) -> None:
             super().__init__()
-            self.info = msgspec.structs.replace(self.info, draft_probs=draft_probs)
+            self.info = msgspec.structs.replace(self.info, draft_probs=draft_probs, takes_probs=takes_probs)
 
         async def open(
             self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
@@ -310,7 +310,7 @@ async def test_drafts_are_greedy_where_their_probabilities_do_not_reach_the_targ
             return await super().open(prompt, msgspec.structs.replace(sampling, temperature=0.0), log)
 
     wanted = Job(7, PROMPT, Sampling(max_tokens=20, temperature=0.7))
-    engines: dict[str, Engine] = {"target": Sampled(taken), "drafter": Sampled(given_)}
+    engines: dict[str, Engine] = {"target": Sampled(False, taken), "drafter": Sampled(given_, False)}
     log, _, _ = await answer(SpeculativeMode, engines, wanted)
     assert log.ids == reference(PROMPT, 20)
     assert seen == [0.7, 0.7 if taken and given_ else 0.0]

@@ -32,7 +32,14 @@ def prompt() -> list[int]:
     return tokenizer.render_chat([{"role": "user", "content": "Tell me about the town of Marworth."}])
 
 
-@pytest.mark.parametrize("check", [*engine_contract.CHECKS, *model_contract.CHECKS], ids=lambda c: c.__name__)
+CHECKS = [
+    *engine_contract.CHECKS,
+    *model_contract.CHECKS,
+    model_contract.drawn_drafts_stand_as_often_as_they_may,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 async def test_contract(
     check: Callable[[Engine, list[int]], Awaitable[None]], engine: Engine, prompt: list[int]
 ) -> None:

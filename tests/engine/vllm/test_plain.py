@@ -27,7 +27,14 @@ async def plain_engine() -> AsyncIterator[Engine]:
     await made.close()
 
 
-@pytest.mark.parametrize("check", [*engine_contract.CHECKS, *model_contract.CHECKS], ids=lambda c: c.__name__)
+CHECKS = [
+    *engine_contract.CHECKS,
+    *model_contract.CHECKS,
+    model_contract.drawn_drafts_stand_as_often_as_they_may,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 async def test_contract(check: Callable[[Engine, list[int]], Awaitable[None]], plain_engine: Engine) -> None:
     tokenizer = Tokenizer.load(family.path("target"))
     prompt = tokenizer.render_chat([{"role": "user", "content": "Tell me about the town of Marworth."}])

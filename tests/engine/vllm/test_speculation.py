@@ -24,6 +24,7 @@ CHECKS = [
     engine_contract.generate_may_be_left_and_resumed,
     model_contract.generates_what_it_verifies,
     model_contract.verifies_as_likely_as_the_model_says,
+    model_contract.drawn_drafts_stand_as_often_as_they_may,
     model_contract.whoever_gives_way_says_the_same,
 ]
 
