@@ -1,9 +1,10 @@
-"""Choice between sampled and greedy drafts, for sampled answers of a pair of two vocabularies.
+"""Choice between sampled and greedy drafts, for sampled answers of a pair.
 
-Sampled drafts are proposed token by token with their distributions, up to the first token that the target lacks
-(token-level intersection); greedy drafts are proposed as text, without distributions (string-level exact match; Timor
-et al. 2025, algorithms 4 and 2). Both are lossless. Which are accepted more depends on how far the vocabularies and
-the models agree, so both are tried.
+A sampled draft comes with its distribution q and is accepted with Σ min(p, q); a greedy one counts as a point mass and
+is accepted with the target's p of the drafter's likeliest token, which is more where the drafter is less sure than the
+target. Between two vocabularies, sampled drafts go up to the first token that the target lacks (token-level
+intersection), and greedy ones are proposed as text (string-level exact match; Timor et al. 2025, algorithms 4 and 2).
+All are lossless. Which are accepted more depends on the models, so both are tried.
 """
 
 from __future__ import annotations

@@ -405,7 +405,7 @@ class PairHistory:
     rtt_s: round-trip time of the link as last observed, seconds; set by its observer.
     target: statistics shared by the target's pairs; None if there are no others.
     seen: rounds of the pair, forgotten ones included.
-    drafting: choice of drafts for sampled answers, where the vocabularies differ.
+    drafting: choice of drafts for sampled answers.
     helper: whether the cloud has a drafter of its own for fused rounds; the mode sets it.
     """
 

@@ -313,7 +313,7 @@ class _DraftSession:
     """A drafter's session: opened in the background, and kept up with the log. `target` is connected before that.
 
     took_s: seconds of the last draft; with the session's opening if that had not begun before.
-    choice: between sampled and greedy drafts, where the vocabularies differ; None to draw drafts as the target does.
+    choice: between sampled and greedy drafts for a sampled answer; None to draw drafts as the target does.
     sampled: the choice made; None if there was none.
     """
 
@@ -346,8 +346,7 @@ class _DraftSession:
 
     async def _begin(self, log: tuple[int, ...]) -> None:
         probs = (await self.session.connect()).info.draft_probs and self._target.info.takes_probs
-        translated = self.session.endpoint.vocabulary != self._target.endpoint.vocabulary
-        if probs and translated and self.choice is not None and not self._job.sampling.greedy:
+        if probs and self.choice is not None and not self._job.sampling.greedy:
             self.sampled = probs = self.choice.choose()
         await self.session.open(self._job.prompt, drafting(self._job.sampling, probs), log)
 

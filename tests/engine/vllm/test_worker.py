@@ -1,4 +1,4 @@
-"""What the workers make of clients' drafts' distributions, beside vLLM's rejection sampler."""
+"""Clients' drafts' distributions in the workers, beside vLLM's rejection sampler."""
 
 from __future__ import annotations
 

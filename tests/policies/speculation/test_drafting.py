@@ -1,4 +1,4 @@
-"""The choice between sampled and greedy drafts of a pair of two vocabularies."""
+"""The choice between sampled and greedy drafts of a pair."""
 
 from __future__ import annotations
 

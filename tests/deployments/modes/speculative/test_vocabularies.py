@@ -86,12 +86,17 @@ class ByTemperature(NullEngine):
 
 
 @pytest.mark.parametrize("better", ["sampled", "greedy"])
-async def test_sampled_and_greedy_drafts_are_tried_and_the_better_ones_kept(better: str) -> None:
-    (right,) = translate([40], THERE, HERE)
+@pytest.mark.parametrize("there", [THERE, HERE], ids=["two-vocabularies", "one"])
+async def test_sampled_and_greedy_drafts_are_tried_and_the_better_ones_kept(
+    there: Tokenizer, better: str
+) -> None:
+    right = 40 if there is HERE else translate([40], THERE, HERE)[0]
     target = ByTemperature({False: right, True: right})
     device = ByTemperature({False: 40 if better == "sampled" else 41, True: 40 if better == "greedy" else 41})
-    device.info = msgspec.structs.replace(device.info, vocabulary=THERE.vocabulary)
-    world = Translating(device, THERE, target)
+    device.info = msgspec.structs.replace(device.info, vocabulary=there.vocabulary)
+    settings = SpeculativeSettings()
+    alike = World([target], devices={"phone": device}, speculative=settings)
+    world = alike if there is HERE else Translating(device, THERE, target)
     for n in range(60):
         sampling = Sampling(max_tokens=20, temperature=0.7, seed=n)
         options = (SpeculativeOptions(window=4),)
