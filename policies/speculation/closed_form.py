@@ -5,9 +5,10 @@ The ways of a round, in seconds a token (Leviathan et al. 2023; DSD, section 2, 
     alone, fused:  as measured; fused rounds are those with a drafter of the cloud's own
     γ drafts:      (round trip + γ · draft + verification of γ) / (1 + α + … + α^γ)
 
-All of it is measured; α, and what a new pair cannot know yet, over all pairs of the target. A verification grows with γ
-by its share of what it takes beyond a token of the target alone, until rounds of different windows show by how much:
-next to nothing on a GPU, much on few cores. Drafting grows with γ as such rounds show, at first in proportion.
+All of it is measured; α, and what a new pair cannot know yet, over all pairs of the target: α's average counts for
+more, the less pairs and answers differ (`spread`). A verification grows with γ by its share of what it takes beyond a
+token of the target alone, until rounds of different windows show by how much: next to nothing on a GPU, much on few
+cores. Drafting grows with γ as such rounds show, at first in proportion.
 
 What a way takes depends on what the others do: where all crowd the target's steps everything is slow, and a way that
 one pair tries shows little of what it gives if all take it. So at a new target every pair tries the ways in the same
@@ -27,8 +28,6 @@ from tandem.policies.speculation.window import WindowState, window
 ALONE, FUSED = 0, 1
 FLOOR_S = 1e-6
 FIRST_ALPHA, FIRST_DRAFTS = 2 / 3, 4
-WEIGHT = 12.0
-"""Judged tokens of a pair that count as much as what is known of the target's other pairs."""
 IDLE = 1.5
 """Most of a verification, over the shortest one, while a pair has seen few: the first ones wait for prompts."""
 SEEN = 20.0
@@ -216,7 +215,8 @@ class Costs:
             verify_s = seen * verify_s + (1 - seen) * min(verify_s, IDLE * state.verify_least_s)
         prior = state.prior or assumed.alpha
         verify_s = max(verify_s, alone_s)  # at the same load: a verification is a step at least
-        self._alpha = (prior * WEIGHT + state.alpha * state.judged) / (WEIGHT + state.judged)
+        weight = state.prior_weight
+        self._alpha = (prior * weight + state.alpha * state.judged) / (weight + state.judged)
         self._draft_s, self._rtt_s = state.draft_s or assumed.draft_s or state.shared_draft_s, state.rtt_s
         self._verify_s, self._own, self._growth = verify_s, state.own, state.draft_growth
         self._drafted, self._draft_verify_s = state.drafted, 0.0

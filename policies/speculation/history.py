@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tandem.policies.speculation.arithmetic import expected_tokens
 from tandem.policies.speculation.drafting import DraftChoice
+from tandem.policies.speculation.spread import Spread
 from tandem.policies.speculation.window import Remembering, WindowPolicy, WindowState
 
 RECENT_ROUNDS = 24  # window of recent rounds: with fewer, acceptance would be noise
@@ -109,6 +110,7 @@ class TargetSnapshot(NamedTuple):
     judged: number of tokens that alpha is averaged over, at most MEMORY.
     least_fused, least_verify, least_draft: states of the minima.
     widened, widened_drafts, widened_verify: what draft_growth and verify_growth are made of.
+    spread: state of the spread of acceptance.
     """
 
     seen: int
@@ -132,6 +134,7 @@ class TargetSnapshot(NamedTuple):
     widened: float = 0.0
     widened_drafts: float = 0.0
     widened_verify: float = 0.0
+    spread: tuple[float, float] = (0.0, 0.0)
 
 
 class TargetHistory:
@@ -164,6 +167,7 @@ class TargetHistory:
         "_least_verify",
         "_present",
         "_rounds",
+        "_spread",
         "_tokens",
         "_verified",
         "_widened_drafts",
@@ -185,6 +189,7 @@ class TargetHistory:
         self._rounds: deque[tuple[float, float]] = deque(maxlen=RECENT_ROUNDS)  # weights, weighted seconds
         self._tokens = self._count = self._judged = 0.0
         self._least_fused, self._least_verify, self._least_draft = WindowedMin(), WindowedMin(), WindowedMin()
+        self._spread = Spread()
         self._verified, self.verify_s = 0, 0.0
         self.widened = self._widened_drafts = self._widened_verify = 0.0
         self._present: dict[int, int] = {}  # pair → its last round
@@ -221,6 +226,11 @@ class TargetHistory:
         return max(0.0, self._widened_verify / self.widened) if self.widened else 0.0
 
     @property
+    def prior_weight(self) -> float:
+        """Judged tokens that alpha counts as, beside a pair's own recent ones."""
+        return self._spread.weight(self.alpha)
+
+    @property
     def pairs(self) -> int:
         """Number of pairs that take part at present, capped at about MOST_PAIRS."""
         return len(self._present)
@@ -248,6 +258,7 @@ class TargetHistory:
             draft_growth=self.draft_growth,
             verify_growth=self.verify_growth,
             widened=self.widened,
+            prior_weight=self.prior_weight,
         )
 
     def take_part(self, pair: int) -> None:
@@ -294,8 +305,19 @@ class TargetHistory:
         weight = min(1.0, tokens / ALONE_TOKENS) if self.alone_s else 1.0
         self.alone_s += weight * (seconds / tokens - self.alone_s)
 
-    def note(self, accepted: int, judged: int, verify_s: float, draft_s: float | None = None) -> float:
-        """Record a round with a device, and return its weight. draft_s: seconds a draft; None if they are not known."""
+    def note(
+        self,
+        accepted: int,
+        judged: int,
+        verify_s: float,
+        draft_s: float | None = None,
+        before: tuple[float, float] = (0.0, 0.0),
+    ) -> float:
+        """Record a round with a device, and return its weight.
+
+        draft_s: seconds a draft; None if they are not known.
+        before: accepted and judged tokens of the pair's recent rounds.
+        """
         self._turn(0.0)
         self._least_verify.note(verify_s)
         self._verified = min(self._verified + 1, VERIFIED)
@@ -303,6 +325,7 @@ class TargetHistory:
         if draft_s is not None:
             self._least_draft.note(draft_s)
         if judged:
+            self._spread.note(accepted, judged, before, self.alpha)
             self._judged = min(self._judged + judged, float(MEMORY))
             self.alpha += (accepted - self.alpha * judged) / self._judged
         return LEAST_WEIGHT + (1.0 - self.fused) ** 2
@@ -344,6 +367,7 @@ class TargetHistory:
             widened=self.widened,
             widened_drafts=self._widened_drafts,
             widened_verify=self._widened_verify,
+            spread=self._spread.state,
         )
 
     def adopt(self, other: TargetSnapshot) -> None:
@@ -357,7 +381,7 @@ class TargetHistory:
         self._least_fused.state, self._least_verify.state = other.least_fused, other.least_verify
         self._least_draft.state = other.least_draft
         self._verified, self.verify_s = other.verified, other.verify_s
-        self.widened = other.widened
+        self.widened, self._spread.state = other.widened, other.spread
         self._widened_drafts, self._widened_verify = other.widened_drafts, other.widened_verify
         self.alpha, self.fused, self.window = other.alpha, other.fused, other.window
         self.fused_s, self.fused_least_s, self.alone_s = other.fused_s, other.fused_least_s, other.alone_s
@@ -450,8 +474,13 @@ class PairHistory:
         if not read and self._rounds and (before := self._rounds[-1]).timed and drafted:
             self._note_widened(before, drafted, verify_s, draft_s)
         judged = accepted + (accepted < drafted)
+        recent = SpeculativeRound._make(self._sums)
         weight = self.target.note(
-            accepted, judged, verify_s, draft_s / drafted if drafted and not read else None
+            accepted,
+            judged,
+            verify_s,
+            draft_s / drafted if drafted and not read else None,
+            (recent.accepted, recent.judged),
         )
         new = SpeculativeRound(
             drafted,
@@ -554,6 +583,7 @@ class PairHistory:
             draft_growth=target.draft_growth,
             verify_growth=target.verify_growth,
             widened=target.widened,
+            prior_weight=target.prior_weight,
         )
 
     def choose(self, behind: int = 0) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tandem.policies.base import Registry
+from tandem.policies.speculation.spread import FIRST_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class WindowState:
         not depend on the windows.
     judged: number of tokens that alpha is averaged over.
     prior: alpha over all pairs of the target; 0 if unknown.
+    prior_weight: judged tokens that it counts as, by how much less it tells of the next round than the recent ones.
     verify_least_s: lower bound of verify_s, as seen lately with the least load; 0 if unknown.
     fused_least_s: lower bound of fused_s, likewise.
     fused_share: present share of fused rounds among the target's, over all of its pairs; 0.5 without other pairs.
@@ -69,6 +71,7 @@ class WindowState:
     draft_growth: float = 1.0
     verify_growth: float = 0.0
     widened: float = 0.0
+    prior_weight: float = FIRST_WEIGHT
 
 
 class WindowPolicy(Protocol):
