@@ -4,6 +4,7 @@ them, lengths of answers, and how often small models say what the target would."
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from typing import Any
 
 from tandem.deployments.learning.report import Report
@@ -122,14 +123,18 @@ class Shared:
         self._agreements: LRUTable[tuple[str, str], Agreement] = LRUTable(KEPT)
         self._all = Agreement()
         self._planned: object = None
-        self._of_planned: dict[str, Any] = {}
+        self._of_planned: dict[Hashable, Any] = {}
 
-    def planned(self, wanted: object) -> dict[str, Any]:
+    def planned(self, wanted: object) -> dict[Hashable, Any]:
         """Return what is known of all ways to answer the request that is planned now, to add more; empty for another
         object."""
         if self._planned is not wanted:
             self._planned, self._of_planned = wanted, {}
         return self._of_planned
+
+    def plan_anew(self) -> None:
+        """Forget what is known of the request that is planned, as the fleet may have changed."""
+        self._planned = None
 
     def target(self, model: str) -> TargetTimes:
         """Return the times of a model's replicas."""

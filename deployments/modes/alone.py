@@ -26,6 +26,13 @@ class Alone(NamedTuple):
     assumed: bool = False
 
 
+class Agreed(NamedTuple):
+    """Share of a small model's tokens that are the target's, and the quality that its answers lack."""
+
+    share: float
+    lost: Estimate
+
+
 def kind_of(around: Surroundings, wanted: RoutingRequest) -> str:
     """Return the class of requests whose answers are taken to be alike."""
     known = around.shared.planned(wanted)
@@ -47,9 +54,9 @@ def expected_tokens(around: Surroundings, wanted: RoutingRequest) -> float:
 
 def target_alone(around: Surroundings, wanted: RoutingRequest, target: EndpointInfo) -> Alone:
     """Return a target's times, with the load that it has."""
-    planned = around.shared.planned(wanted)
-    if (known := planned.get(target.key)) is None:
-        known = planned[target.key] = _target_alone(around, wanted, target)
+    planned, key = around.shared.planned(wanted), target.key
+    if (known := planned.get(key)) is None:
+        known = planned[key] = _target_alone(around, wanted, target)
     found: Alone = known
     return found
 
@@ -67,6 +74,16 @@ def _target_alone(around: Surroundings, wanted: RoutingRequest, target: Endpoint
         slowed_s = min(load, limit) * times.hurried(step_s) * (times.step.token_s * tokens + prompt_s)
     assumed = not (times.first.seen and times.step.seen)
     return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s, assumed)
+
+
+def agreement(around: Surroundings, wanted: RoutingRequest, model: str) -> Agreed:
+    """Return how often a small model says what the target would, in such an answer."""
+    planned, key = around.shared.planned(wanted), (Agreed, model)
+    if (known := planned.get(key)) is None:
+        agreement = around.shared.agreement(model, wanted.content)
+        known = planned[key] = Agreed(agreement.share, agreement.lost)
+    found: Agreed = known
+    return found
 
 
 def by_target(
@@ -100,6 +117,14 @@ def learn_target(around: Surroundings, report: Report, mode: str, steps: bool = 
 
 def device_alone(around: Surroundings, wanted: RoutingRequest, device: EndpointInfo) -> Alone:
     """Return a device's times, shared with the sessions that it has."""
+    planned, key = around.shared.planned(wanted), (device.name, device.model)
+    if (known := planned.get(key)) is None:
+        known = planned[key] = _device_alone(around, wanted, device)
+    found: Alone = known
+    return found
+
+
+def _device_alone(around: Surroundings, wanted: RoutingRequest, device: EndpointInfo) -> Alone:
     shared, known = 1 + around.fleet.load(device), wanted.prompt_tokens + wanted.sent
     decode_s, assumed = device.decode_token_s, False
     if not decode_s:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.alone import device_alone, expected_tokens
+from tandem.deployments.modes.alone import agreement, device_alone, expected_tokens
 from tandem.deployments.modes.base import EndpointRole, Mode, ModeRun, RouterPart, decode
 from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
@@ -28,7 +28,7 @@ class DeviceRouter(RouterPart[Strict]):
             tpot_s=Estimate(alone.tpot_s),
             usd=Estimate(joules * prices.exchange_rate),
             joules=Estimate(joules),
-            lost=self.router.shared.agreement(device.model, wanted.content).lost,
+            lost=agreement(self.router, wanted, device.model).lost,
             leaves=Leaves.NOTHING,
             tokens=tokens,
             rate=wanted.reader_rate,

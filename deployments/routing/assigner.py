@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
+from functools import cache, partial
 from math import inf
 from typing import NoReturn, Protocol
 
@@ -31,6 +31,7 @@ from tandem.engine.split.base import SplitMismatch, misfit
 from tandem.policies.cost import PerToken
 from tandem.policies.routing.collaboration import (
     ANY_DEVICE,
+    Candidates,
     Collaboration,
     CollaborationPolicy,
     CollaborationState,
@@ -39,7 +40,7 @@ from tandem.policies.routing.collaboration import (
     NothingUp,
     Reason,
 )
-from tandem.policies.routing.objectives import Candidate
+from tandem.policies.routing.objectives import Candidate, Objective
 from tandem.policies.routing.replica import ReplicaView, RoutingPolicy
 
 FIRST_S = 2.0
@@ -61,12 +62,16 @@ FULL_S = 1.0
 """Seconds after which it is worth asking again for a device where all are full."""
 KEPT = 4096
 """Replicas whose prompts are counted, and devices that are known to have left."""
-COMPARED = 3
-"""Devices with which each mode is compared, the ones that the policy prefers."""
+COMPARED = 2
+"""Devices with which modes are compared, the ones that the policy prefers."""
+NEAR = 1.5
+"""Ratio to the least loss up to which a mode with the first of them is also compared with the others."""
 
 
 class Forecasting(Protocol):
     """Forecasts answers for policies that compare them."""
+
+    def begin(self) -> None: ...
 
     def predict(self, mode: str, wanted: RoutingRequest, endpoints: Endpoints) -> Predicted | None: ...
 
@@ -78,15 +83,17 @@ class Forecasting(Protocol):
 class Ways:
     """Ways to answer one request: their endpoints and predictions, by mode and device.
 
+    losses: of those found, in the objective that counts; infinite where a limit is exceeded.
     replicas: that routing policies have picked for the request, by role's kind, so that no policy is asked twice.
     devices: their endpoints, by name.
     full: whether a device was left out that has no room.
     """
 
-    __slots__ = ("devices", "found", "full", "replicas")
+    __slots__ = ("devices", "found", "full", "losses", "replicas")
 
     def __init__(self) -> None:
         self.found: dict[tuple[str, str | None], tuple[Endpoints, Predicted]] = {}
+        self.losses: list[float] = []
         self.replicas: dict[tuple[str, bool], EndpointInfo | None] = {}
         self.devices: dict[str, EndpointInfo] = {}
         self.full = False
@@ -202,7 +209,7 @@ class Assigner:
             self._kept_until_s |= dict.fromkeys(wanted.full, now_s + FIRST_S)
         wanted, ways, retry_lost = self._without_left(wanted, waited_s), Ways(), waited_s >= RETRY_LOST_S
         try:
-            chosen = self._choose(wanted, lambda: self._candidates(wanted, ways, retry_lost, now_s))
+            chosen = self._choose(wanted, partial(self._candidates, wanted, ways, retry_lost, now_s))
         except NothingAllowed as error:
             if ways.full:
                 raise NoCapacity("the devices that keep the request's limits are full", FULL_S) from None
@@ -272,7 +279,7 @@ class Assigner:
             if endpoint.device:
                 self._devices.assigned(endpoint.name, now_s)
 
-    def _choose(self, wanted: RoutingRequest, candidates: Callable[[], Sequence[Candidate]]) -> Collaboration:
+    def _choose(self, wanted: RoutingRequest, candidates: Callable[[Objective], Candidates]) -> Collaboration:
         if wanted.mode is not None and wanted.mode not in MODES:
             raise UnknownMode(f"mode {wanted.mode!r} is not one of {', '.join(MODES)}")
         named, known = wanted.named, self._devices.records
@@ -298,18 +305,17 @@ class Assigner:
         )
 
     def _candidates(
-        self, wanted: RoutingRequest, ways: Ways, retry_lost: bool, now_s: float
-    ) -> list[Candidate]:
-        """Return the ways to answer a request that its wishes leave open, and put them into `ways`."""
+        self, wanted: RoutingRequest, ways: Ways, retry_lost: bool, now_s: float, objective: Objective
+    ) -> Candidates:
+        """Return the ways to answer a request that its wishes leave open, and put them into `ways`. Devices after the
+        first one are compared in the modes that come near the best with that one."""
         if self.forecaster is None:
-            return []
-        wanted = copy(wanted)  # what its ways have in common is kept by object
+            return [], []
+        self.forecaster.begin()
         names = MODES if wanted.mode is None else (wanted.mode,)
         asked = None if wanted.device == ANY_DEVICE else wanted.device
         among = wanted.devices if asked is None else (asked,) if isinstance(asked, str) else asked
-        devices: list[str | None] = [
-            name for name in self._devices.few(COMPARED, among) if self._is_free(name, wanted, ways)
-        ]
+        devices = [name for name in self._devices.few(COMPARED, among) if self._is_free(name, wanted, ways)]
         missed = self.missed.copy()
         for name in names:
             mode = MODES[name]
@@ -324,17 +330,34 @@ class Assigner:
             if wanted.mode is None and wanted.device is not None and part is DevicePart.NEVER:
                 continue
             alone: list[str | None] = [None] if free and part is not DevicePart.MUST else []
-            for device in alone if part is DevicePart.NEVER else alone + devices:
+            for device in alone if part is DevicePart.NEVER else [*alone, *devices[:1]]:
                 try:
                     cast = self._cast(mode, device, wanted, retry_lost, now_s, ways)
                 except EngineError:
                     continue
                 if isinstance(cast, str) or (device is None and part is DevicePart.MAY and len(cast) < 2):
                     continue
-                if (predicted := self.forecaster.predict(name, wanted, cast)) is not None:
-                    ways.found[name, device] = cast, predicted
+                self._predict(Way(name, device, cast), wanted, ways, objective)
         self.missed = missed
-        return [Candidate(*way, predicted.expected) for way, (_, predicted) in ways.found.items()]
+        if len(devices) > 1:
+            near = NEAR * min(ways.losses, default=inf)
+            for (name, first), loss in list(zip(ways.found, ways.losses, strict=True)):
+                if first is not None and loss <= near and (role := MODES[name].device_role()) is not None:
+                    like = ways.found[name, first][0]
+                    for device in devices[1:]:
+                        cast = {**like, role.name: ways.devices[device]}
+                        self._predict(Way(name, device, cast), wanted, ways, objective)
+        return [
+            Candidate(*way, predicted.expected) for way, (_, predicted) in ways.found.items()
+        ], ways.losses
+
+    def _predict(self, way: Way, wanted: RoutingRequest, ways: Ways, objective: Objective) -> None:
+        """Put a way's prediction and loss into `ways`, if it can be predicted."""
+        assert self.forecaster is not None
+        predicted = self.forecaster.predict(way.mode, wanted, way.endpoints)
+        if predicted is not None:
+            ways.found[way.mode, way.device] = way.endpoints, predicted
+            ways.losses.append(objective.limited_loss(predicted.expected))
 
     def _is_free(self, device: str, wanted: RoutingRequest, ways: Ways) -> bool:
         """Return whether a device has room for a request that it has not refused or lost."""
@@ -401,7 +424,7 @@ class Assigner:
         device = self._devices.records.get(name or "")
         if device is None:
             self._refuse(name or ANY_DEVICE)
-        return EndpointInfo.of(device)
+        return self._devices.endpoint(device.name)
 
     def _replica(
         self, role: EndpointRole, wanted: RoutingRequest, retry_lost: bool, now_s: float
@@ -474,7 +497,7 @@ class Assigner:
         """Return the sessions of a replica or a device, with those assigned since the last news."""
         if not endpoint.device:
             return self._load(endpoint)
-        return self._devices.sessions(endpoint.name) if endpoint.name in self._devices.records else 0
+        return self._devices.load(endpoint.name)
 
     def pending(self, target: EndpointInfo, token_s: float) -> float:
         """Return the prompt tokens that a replica has been assigned and not yet taken in, if one takes it `token_s`."""
@@ -486,6 +509,7 @@ class Assigner:
         return (self._load(target) - 1) / self.batch_limit
 
 
+@cache
 def device_part(mode: type[Mode]) -> DevicePart:
     """Whether a device takes part in a mode."""
     role = mode.device_role()

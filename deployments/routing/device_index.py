@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.policies.routing.collaboration import DeviceView, Preference
 
 
@@ -23,6 +24,7 @@ class DeviceIndex:
         # When sessions were assigned that the records do not know of yet: by device, and of all.
         self._assigned: dict[str, deque[float]] = {}
         self._assignments: deque[tuple[float, str]] = deque()
+        self._endpoints: dict[str, EndpointInfo] = {}  # of those that were asked for since their last news
         self._keys: dict[str, Preference] = {}
         self._heap: list[tuple[Preference, str]] = []
 
@@ -36,6 +38,7 @@ class DeviceIndex:
         self._assigned.clear()
         self._assignments.clear()
         self._records, self._keys = dict(records), {}
+        self._endpoints.clear()
         for name in records:
             self._keys[name] = self._preference(self._view(name))
         self._rebuild()
@@ -47,9 +50,11 @@ class DeviceIndex:
             self._records.pop(name, None)
             self._keys.pop(name, None)
             self._assigned.pop(name, None)
+            self._endpoints.pop(name, None)
         self._records.update(records)
         for name in records:
             self._assigned.pop(name, None)
+            self._endpoints.pop(name, None)
             self._place(name)
 
     def assigned(self, name: str, now_s: float) -> None:
@@ -71,6 +76,21 @@ class DeviceIndex:
     def sessions(self, name: str) -> int:
         """Return a device's sessions, as far as is known here."""
         return self._records[name].sessions + len(self._assigned.get(name, ()))
+
+    def load(self, name: str) -> int:
+        """Return the same; none of a device that has gone."""
+        record = self._records.get(name)
+        if record is None:
+            return 0
+        times_s = self._assigned.get(name)
+        return record.sessions + len(times_s) if times_s else record.sessions
+
+    def endpoint(self, name: str) -> EndpointInfo:
+        """Return a device's endpoint, with the model that it has loaded."""
+        found = self._endpoints.get(name)
+        if found is None:
+            found = self._endpoints[name] = EndpointInfo.of(self._records[name])
+        return found
 
     def has_room(self, name: str) -> bool:
         """Return whether a device can take one more session, as far as is known here."""

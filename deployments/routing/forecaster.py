@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.alone import kind_of
 from tandem.deployments.modes.base import RouterPart, Surroundings
-from tandem.deployments.request.assignment import Endpoints, Prices, RoutingRequest
+from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
 from tandem.deployments.request.pools import VERIFIER
-from tandem.policies.estimators.correction import Corrections
+from tandem.policies.estimators.correction import Correction, Corrections
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import NOTHING, Estimate, Prediction
 
@@ -71,20 +71,36 @@ class Forecaster:
                     known.forget(model)
         self._replicas |= up
 
+    def begin(self) -> None:
+        """Begin with the ways to answer one request."""
+        self._shared.plan_anew()
+
     def predict(self, mode: str, wanted: RoutingRequest, endpoints: Endpoints) -> Predicted | None:
         """Return what an answer by these endpoints is expected to bring; None where the mode cannot say."""
         formula = self._parts[mode].predict(wanted, endpoints, self._prices(wanted, endpoints))
         if formula is None:
             return None
-        kind: Kind = (mode,)
+        names = [mode]
         for each in endpoints.values():
             if not each.device:
-                kind += (f"{mode} {each.model} {(self._fleet.load(each) + 1).bit_length()}",)
+                names.append(mode + self._place(each, wanted))
                 break
         for each in endpoints.values():
             if each.device:
-                kind += (f"{kind[-1]} {each.name} {self._fleet.load(each).bit_length()}",)
+                names.append(names[-1] + self._place(each, wanted))
+        kind = tuple(names)
         return Predicted(self._corrected(formula, kind), formula, kind)
+
+    def _place(self, endpoint: EndpointInfo, wanted: RoutingRequest) -> str:
+        """Return what tells an endpoint with its load from others, to add to a class."""
+        known, key = self._shared.planned(wanted), (Kind, endpoint.key)
+        if (place := known.get(key)) is None:
+            load = self._fleet.load(endpoint)
+            place = f" {endpoint.name} {load.bit_length()}"
+            if not endpoint.device:
+                place = f" {endpoint.model} {(load + 1).bit_length()}"
+            known[key] = place
+        return str(place)
 
     def forecast(self, way: Way, predicted: Predicted, wanted: RoutingRequest, reason: Reason) -> Forecast:
         """Return the forecast of the way that is taken."""
@@ -131,16 +147,16 @@ class Forecaster:
                     known.note(kind[:1], log(came / said))
 
     def _corrected(self, formula: Prediction, kind: Kind) -> Prediction:
-        return formula._replace(
-            ttft_s=_times(self._first, kind, formula.ttft_s),
-            tpot_s=_times(self._step, kind, formula.tpot_s),
-            usd=_times(self._usd, kind[:1], formula.usd),
-            joules=_times(self._joules, kind[:1], formula.joules) if formula.joules.value else NOTHING,
+        return Prediction(
+            _times(self._first.of(kind), formula.ttft_s),
+            _times(self._step.of(kind), formula.tpot_s),
+            _times(self._usd.of(kind[:1]), formula.usd),
+            _times(self._joules.of(kind[:1]), formula.joules) if formula.joules.value else NOTHING,
+            *formula[4:],
         )
 
 
-def _times(corrections: Corrections, kind: Kind, formula: Estimate) -> Estimate:
-    known = corrections.of(kind)
+def _times(known: Correction, formula: Estimate) -> Estimate:
     return Estimate(formula.value * known.factor, known.noise, known.doubt)
 
 

@@ -149,9 +149,11 @@ class Routing:
 
     def _prices(self, wanted: RoutingRequest, endpoints: Endpoints) -> Prices:
         """Return the prices of a request's tokens at these endpoints."""
-        rate = wanted.exchange_rate
-        asked = (endpoint.price for endpoint in endpoints.values())
-        own = next(filter(None, asked), None) or self.assigner.price or self.assigner.usual_price
+        rate, own = wanted.exchange_rate, None
+        for endpoint in endpoints.values():
+            if (own := endpoint.price) is not None:
+                break
+        own = own or self.assigner.price or self.assigner.usual_price
         return Prices(own, self.accounts.exchange_rate if rate is None else rate)
 
     def dearest(self) -> PerToken:

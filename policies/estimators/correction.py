@@ -17,6 +17,8 @@ TURNS = 1000.0
 """Observations of any class in which what is known of one fades to a half."""
 WEIGHT = 3.0
 """Observations that count as much as what is known of the wider class."""
+RENEWED = 16
+"""Most observations after which other classes have heard of them; at first, of each of them at once."""
 MOST = 3.0
 """Greatest logarithm of a factor: what is further off counts as that."""
 
@@ -24,19 +26,14 @@ MOST = 3.0
 class Correction(NamedTuple):
     """A factor.
 
-    log: expected logarithm.
-    noise: standard deviation of the logarithms around it.
-    doubt: standard deviation of `log` itself.
+    factor: its median.
+    noise: standard deviation of the logarithms around that.
+    doubt: standard deviation of the expected logarithm itself.
     """
 
-    log: float
+    factor: float
     noise: float
     doubt: float
-
-    @property
-    def factor(self) -> float:
-        """Return the factor's median."""
-        return exp(self.log)
 
 
 class _Seen:
@@ -67,30 +64,33 @@ class Corrections:
         self._seen: dict[str, _Seen] = {}
         self._all = _Seen()
         self._turn = 0
-        # Since the last observation, by names: what was asked for, and what that rests on.
-        self._found: dict[tuple[str, ...], Correction] = {}
-        self._wider: dict[tuple[str, ...], tuple[float, float, float]] = {}
+        # Found since the last observation of a widest class, by its name: what was asked for, and what that rests on.
+        self._found: dict[str, dict[tuple[str, ...], Correction]] = {}
+        self._wider: dict[str, dict[tuple[str, ...], tuple[float, float, float]]] = {}
+        self._renewed = 0  # turn at which all were
 
     def of(self, names: tuple[str, ...]) -> Correction:
         """Return the factor of a class."""
-        found = self._found.get(names)
-        if found is None:
-            log, noise2, doubt2 = self._known(names)
-            found = self._found[names] = Correction(log, sqrt(noise2), sqrt(doubt2))
+        kept = self._found.get(names[0])
+        if kept is None:
+            kept = self._found[names[0]] = {}
+        if (found := kept.get(names)) is None:
+            log, noise2, doubt2 = self._known(names, self._wider.setdefault(names[0], {}))
+            found = kept[names] = Correction(exp(log), sqrt(noise2), sqrt(doubt2))
         return found
 
-    def _known(self, names: tuple[str, ...]) -> tuple[float, float, float]:
-        """Return the logarithm, and the variances of the noise and the doubt."""
-        wider = self._wider.get(names)
-        if wider is None:
+    def _known(
+        self, names: tuple[str, ...], kept: dict[tuple[str, ...], tuple[float, float, float]]
+    ) -> tuple[float, float, float]:
+        """Return the logarithm, and the variances of the noise and the doubt. kept: of the same widest class."""
+        known = kept.get(names)
+        if known is None:
             if names:
-                seen, before = self._seen.get(names[-1]), self._known(names[:-1])
+                seen, before = self._seen.get(names[-1]), self._known(names[:-1], kept)
             else:
                 seen, before = self._all, (0.0, self._noise**2, self._doubt**2)
-            wider = self._wider[names] = (
-                before if seen is None or not seen.n else self._narrowed(before, seen)
-            )
-        return wider
+            known = kept[names] = before if seen is None or not seen.n else self._narrowed(before, seen)
+        return known
 
     def _narrowed(self, wider: tuple[float, float, float], seen: _Seen) -> tuple[float, float, float]:
         log, noise2, doubt2 = wider
@@ -112,8 +112,13 @@ class Corrections:
         """Record the logarithm of what came over what the formula said. weight: of the observation, at most 1."""
         log = min(MOST, max(-MOST, log))
         self._turn += 1
-        self._found.clear()
-        self._wider.clear()
+        if self._turn - self._renewed > min(self._turn // RENEWED, RENEWED):
+            self._renewed = self._turn
+            self._found.clear()
+            self._wider.clear()
+        else:
+            self._found.pop(names[0], None)
+            self._wider.pop(names[0], None)
         self._all.note(log, weight, self._turn)
         for name in names:
             seen = self._seen.pop(name) if name in self._seen else _Seen()

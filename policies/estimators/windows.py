@@ -312,9 +312,13 @@ class Outputs(_Window):
             return float(max(0, min(most - sent, 1 if lengths else self._prior)))
         if sent >= most:
             return 0.0
-        sums = self._sums or self._sum()
         cut = bisect_left(lengths, most)  # answers from here on end at `most`
-        tokens = sums[cut] - sums[first] + most * (count - cut)
+        if self._sums or first:
+            sums = self._sums or self._sum()
+            tokens = sums[cut] - sums[first]
+        else:  # of a request that has not begun, after each answer: one sum is enough
+            tokens = sum(lengths[:cut])
+        tokens += most * (count - cut)
         return (tokens - sent * (count - first)) / (count - first)
 
     def adopt(self, other: Sampled) -> None:

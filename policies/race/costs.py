@@ -34,7 +34,7 @@ class Costs:
     def constrained(self) -> Side:
         """Return the endpoint to limit, by DiSCo's algorithm 1: the device if its cheapest token costs more than the
         server's dearest."""
-        device, server = self.device_usd, self.server
-        if min(device.prefill, device.decode) > max(server.prefill, server.decode):
+        device, server = self.device, self.server
+        if self.exchange_rate * min(device.prefill, device.decode) > max(server.prefill, server.decode):
             return Side.DEVICE
         return Side.SERVER

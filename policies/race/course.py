@@ -43,10 +43,10 @@ def expected_course(budget: float, costs: Costs, times: Contestants, prompt: int
     budget: share of prompt tokens that the constrained endpoint may take in.
     prompt, tokens: lengths of prompt and answer.
     """
-    both = max(0.0, min(1.0, budget))
+    both, constrained = max(0.0, min(1.0, budget)), costs.constrained
     server_first = times.server_first_s <= times.device_first_s
     # Where only the other one takes part, it gives the first token.
-    alone_s = times.device_first_s if costs.constrained is Side.SERVER else times.server_first_s
+    alone_s = times.device_first_s if constrained is Side.SERVER else times.server_first_s
     ttft_s = both * min(times.server_first_s, times.device_first_s) + (1.0 - both) * alone_s
     device, server = costs.device_usd, costs.server
     cheaper = Side.DEVICE if device.decode < server.decode else Side.SERVER
@@ -55,12 +55,12 @@ def expected_course(budget: float, costs: Costs, times: Contestants, prompt: int
         if cheaper is Side.DEVICE
         else (server.prefill, device.decode - server.decode)
     )
-    moves = saved * tokens > prefill * prompt and (cheaper is not costs.constrained or budget >= 1.0)
+    moves = saved * tokens > prefill * prompt and (cheaper is not constrained or budget >= 1.0)
     if moves:
         device_out = float(cheaper is Side.DEVICE)
     else:
-        first_at_device = both * (not server_first) + (1.0 - both) * (costs.constrained is Side.SERVER)
+        first_at_device = both * (not server_first) + (1.0 - both) * (constrained is Side.SERVER)
         device_out = first_at_device
     tpot_s = device_out * times.device_token_s + (1.0 - device_out) * times.server_token_s
-    shares = (both, 1.0) if costs.constrained is Side.SERVER else (1.0, both)
+    shares = (both, 1.0) if constrained is Side.SERVER else (1.0, both)
     return Course(ttft_s, tpot_s, *shares, device_out)

@@ -61,26 +61,30 @@ class ByPrediction(ExplicitElseCloud):
         return (device.full, (1 + device.sessions) * alone_s, device.name)
 
     def choose(self, state: CollaborationState) -> Collaboration:
-        candidates, objective, missed = state.candidates(), state.objective or self._objective, False
+        objective, missed = state.objective or self._objective, False
+        candidates, losses = state.candidates(objective)
         if not candidates:
             if objective.limited:
                 raise NothingUp("no endpoint is up that is known to keep the request's limits")
             return super().choose(replace(state, objective=None))
-        ranking = ranked(candidates, objective)
+        ranking = ranked(losses)
         if ranking is None:  # nothing is so quick: the quickest way within the other limits
-            missed, ranking = True, ranked(candidates, replace(objective, ttft_s=math.inf, second_usd=1e3))
+            missed, patient = True, replace(objective, ttft_s=math.inf, second_usd=1e3)
+            ranking = ranked([patient.limited_loss(each.expected) for each in candidates])
         if ranking is None:
             raise NothingAllowed("no mode keeps the request's limits of cost, quality and privacy")
         chosen = ranking.best if missed else self._tried(candidates, ranking, objective)
         second = ranking.second if chosen == ranking.best else ranking.best
         way = candidates[chosen]
+        if missed:
+            losses = [objective.loss(each.expected) for each in candidates]
         return Collaboration(
             way.mode,
             way.device,
             Reason(
-                loss=objective.loss(way.expected),
+                loss=losses[chosen],
                 second=None if second is None else candidates[second],
-                second_loss=0.0 if second is None else objective.loss(candidates[second].expected),
+                second_loss=0.0 if second is None else losses[second],
                 candidates=len(candidates),
                 tried=chosen != ranking.best,
                 missed=missed,

@@ -39,6 +39,8 @@ class DeviceView:
     full: bool = False
 
 
+Candidates = tuple[Sequence[Candidate], list[float]]
+"""Ways to answer a request, and their losses, dollars; infinite where a limit is exceeded."""
 Preference = tuple[int | float | str, ...]
 
 
@@ -57,7 +59,8 @@ class CollaborationState:
     budget: the request's own share of prompt tokens that the constrained endpoint may take in; None for its account's.
     objective: what counts for the request; None leaves it to the policy.
     candidates: ways to answer it that its wishes leave open and that endpoints are up for, each with a prediction. They
-        are made when this is called; none if nothing can be predicted.
+        are made when this is called, for an objective, and come with their losses in it: ways that are far from the
+        best may be missing. There are none if nothing can be predicted.
     """
 
     mode: str | None
@@ -69,7 +72,7 @@ class CollaborationState:
     reader_rate: float = 0.0
     budget: float | None = None
     objective: Objective | None = None
-    candidates: Callable[[], Sequence[Candidate]] = tuple
+    candidates: Callable[[Objective], Candidates] = lambda objective: ([], [])
 
 
 @dataclass(frozen=True, slots=True)

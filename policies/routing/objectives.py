@@ -8,7 +8,6 @@ are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -53,7 +52,7 @@ class Estimate(NamedTuple):
 
     def sampled(self, deviations: float) -> float:
         """Return the median if it is so many standard deviations of its doubt away from the expected one."""
-        return self.value * math.exp(deviations * self.doubt) if deviations else self.value
+        return self.value * math.exp(deviations * self.doubt)
 
 
 NOTHING = Estimate(0.0)
@@ -138,17 +137,23 @@ class Objective:
             and expected.quality >= self.min_quality
         )
 
+    def limited_loss(self, expected: Prediction) -> float:
+        """Return the expected loss, dollars; infinite where a limit is exceeded."""
+        return self.loss(expected) if self.allows(expected) else math.inf
+
     def loss(self, expected: Prediction, deviations: float = 0.0) -> float:
         """Return the expected loss, dollars. deviations: of all that is in doubt, as `Estimate.sampled` has it."""
-        ttft_s, tpot_s = expected.ttft_s.sampled(deviations), expected.tpot_s.sampled(deviations)
-        spread = _mean_factor(expected.tpot_s.noise)
-        waited_s = ttft_s * _mean_factor(expected.ttft_s.noise) + expected.wait_s(tpot_s * spread)
+        ttft, tpot, usd, lost = expected.ttft_s, expected.tpot_s, expected.usd.value, expected.lost.value
+        ttft_s, tpot_s = ttft.value, tpot.value
+        if deviations:
+            ttft_s, tpot_s = ttft.sampled(deviations), tpot.sampled(deviations)
+            usd, lost = expected.usd.sampled(deviations), expected.lost.sampled(deviations)
+        waited_s = ttft_s * _mean_factor(ttft.noise) + expected.wait_s(tpot_s * _mean_factor(tpot.noise))
         text_usd = self.text_usd if expected.leaves is Leaves.TEXT else 0.0
-        lost = min(1.0, expected.lost.sampled(deviations))
         return (
-            expected.usd.sampled(deviations)
+            usd
             + self.second_usd * (waited_s + expected.others_s)
-            + self.quality_usd * lost
+            + self.quality_usd * min(1.0, lost)
             + text_usd
         )
 
@@ -187,11 +192,8 @@ class Ranking(NamedTuple):
         return min(others, key=self.losses.__getitem__, default=None)
 
 
-def ranked(candidates: Sequence[Candidate], objective: Objective) -> Ranking | None:
-    """Return the ways by their expected losses; None if no way is allowed."""
-    losses = [
-        objective.loss(each.expected) if objective.allows(each.expected) else math.inf for each in candidates
-    ]
+def ranked(losses: list[float]) -> Ranking | None:
+    """Return ways by their expected losses; None if no way is allowed."""
     best = min(range(len(losses)), key=losses.__getitem__, default=None)
     return None if best is None or losses[best] == math.inf else Ranking(best, losses)
 

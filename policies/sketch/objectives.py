@@ -64,6 +64,9 @@ def preferred(
     """Return the index of the preferred outlook, the first among equals; None if none is in time."""
     left = [i for i, outlook in enumerate(outlooks) if outlook.latency <= most_latency_s]
     for metric, tolerance in objectives:
-        enough = min((outlooks[i].of(metric) for i in left), default=inf) + tolerance
-        left = [i for i in left if outlooks[i].of(metric) <= enough]
+        if len(left) < 2:
+            break
+        values = [outlooks[i].of(metric) for i in left]
+        enough = min(values) + tolerance
+        left = [i for i, value in zip(left, values, strict=True) if value <= enough]
     return left[0] if left else None

@@ -7,7 +7,7 @@ answer. Of the lengths for which that holds, the objectives choose one; if there
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -84,8 +84,11 @@ class Backlog:
 
     def ahead(self, time_s: float) -> float:
         """Return what is then left, and what arrives up to TOGETHER times as late: it may as well come first."""
+        left_s, came_s = self.at(time_s), self._came_s
+        if len(came_s) == 1:
+            return left_s
         last, together = (bisect_right(self._times_s, each_s) - 1 for each_s in (time_s, TOGETHER * time_s))
-        return self.at(time_s) + self._came_s[together] - self._came_s[last]
+        return left_s + came_s[together] - came_s[last]
 
     def at(self, time_s: float) -> float:
         """Return what is then left of all work that arrived until then."""
@@ -152,11 +155,6 @@ class SketchState:
         written_s = self.written_s(sketch)
         waiting_s = (backlog or self.backlog(model)).ahead(written_s) / self.devices
         return written_s + waiting_s + self.expansion_s(model)
-
-    def takes(self, model: SmallModel, sketch: float, backlog: Backlog) -> bool:
-        """Return whether the job queue is expected to have room for it."""
-        job_s = self.expansion_s(model)
-        return not job_s or backlog.ahead(self.written_s(sketch)) / job_s - self.devices < self.room
 
 
 class Reason(StrEnum):
@@ -248,21 +246,14 @@ class WithinLatency:
         reason = _no_job(state, self.shortest)
         if reason is not None:
             return _in_full(state, reason)
-        ways = [
-            (model, -(-level * state.tokens // self._levels))
-            for model in state.models
-            for level in range(1, self._levels)
-            if level / self._levels >= model.least_share
-        ]
-        backlogs = {model.name: state.backlog(model) for model in state.models}
-        ways = [
-            (model, tokens)
-            for model, tokens in ways
-            if state.takes(model, tokens + self._slack, backlogs[model.name])
-        ]
+        ways: list[tuple[SmallModel, int]] = []
+        outlooks: list[Outlook] = []
+        for model in state.models:
+            for tokens, found in self._outlooks(state, model):
+                ways.append((model, tokens))
+                outlooks.append(found)
         if not ways:
             return _in_full(state, Reason.QUEUE_FULL)
-        outlooks = [self._outlook(state, *way, backlogs[way[0].name]) for way in ways]
         sure = min(self._sure, BESIDE_SPECULATION) if state.speculates else self._sure
         objectives = self._objectives if state.load < FULL else self._full_objectives
         best = preferred(outlooks, objectives, most_latency_s=sure * state.full_s)
@@ -271,15 +262,24 @@ class WithinLatency:
         model, tokens = ways[best]
         return SketchDecision(tokens, model.name, outlooks[best].latency, None)
 
-    def _outlook(self, state: SketchState, model: SmallModel, tokens: int, backlog: Backlog) -> Outlook:
-        longest = tokens + self._slack
-        return Outlook(
-            error=model.error(tokens / state.tokens),
-            throughput=max(state.llm_s(longest), state.network_s(longest), state.expansion_s(model)),
-            latency=state.latency_s(model, longest, backlog),
-            server_cost=tokens,
-            edge_cost=state.tokens,
-        )
+    def _outlooks(self, state: SketchState, model: SmallModel) -> Iterator[tuple[int, Outlook]]:
+        """Yield lengths of sketches for which the job queue is expected to have room, and their outlooks; as
+        `SketchState.latency_s` has them, with the backlog found once."""
+        llm_s, network_s, all_tokens = state.llm_s, state.network_s, state.tokens
+        backlog, expansion_s = state.backlog(model), state.expansion_s(model)
+        for level in range(1, self._levels):
+            if level / self._levels < model.least_share:
+                continue
+            tokens = -(-level * all_tokens // self._levels)
+            write_s, send_s = llm_s(tokens + self._slack), network_s(tokens + self._slack)
+            ahead_s = backlog.ahead(write_s + send_s)
+            if not expansion_s or ahead_s / expansion_s - state.devices < state.room:
+                throughput = max(write_s, send_s, expansion_s)
+                latency_s = write_s + send_s + ahead_s / state.devices + expansion_s
+                yield (
+                    tokens,
+                    Outlook(model.error(tokens / all_tokens), throughput, latency_s, tokens, all_tokens),
+                )
 
 
 @sketching.register("always")

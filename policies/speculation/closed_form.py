@@ -168,8 +168,7 @@ def expected_way(state: WindowState, alone_s: float, draft_s: float, alpha: floa
     alpha: acceptance, where no round of the target's pairs was seen.
     """
     costs = Costs(state, Assumed(draft_s, alone_s, alpha))
-    gamma = min(LIKELY, key=costs.drafted)
-    least = costs.drafted(gamma)
+    least, gamma = min((costs.drafted(gamma), gamma) for gamma in LIKELY)
     if min(costs.alone, costs.fused) < least:
         least = min(costs.alone, costs.fused)
         return Way(exp(least), 0.0, 1.0)
@@ -183,7 +182,6 @@ class Costs:
 
     alone, fused: of the cloud; infinite for fused rounds that are not known or not to be had.
     alone_least: a lower bound of alone, before it was tried.
-    seen: of rounds as wide as those seen.
     """
 
     __slots__ = (
@@ -198,7 +196,6 @@ class Costs:
         "alone",
         "alone_least",
         "fused",
-        "seen",
     )
 
     def __init__(self, state: WindowState, assumed: Assumed = NOTHING_KNOWN) -> None:
@@ -225,7 +222,11 @@ class Costs:
             # Some of that may be waiting for the others' steps, which does not grow with the window.
             shown = state.widened / (state.widened + COMPARED)
             self._draft_verify_s += shown * (state.verify_growth * verify_s - self._draft_verify_s)
-        self.seen = self.drafted(round(state.drafted) or FIRST_DRAFTS)
+
+    @property
+    def seen(self) -> float:
+        """Return the cost of rounds as wide as those seen."""
+        return self.drafted(round(self._drafted) or FIRST_DRAFTS)
 
     def round_s(self, gamma: int) -> float:
         """Return the seconds of a round of γ drafts."""

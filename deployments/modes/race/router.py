@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
-from tandem.deployments.modes.alone import device_alone, expected_tokens, target_alone
+from tandem.deployments.modes.alone import agreement, device_alone, expected_tokens, target_alone
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.modes.race.latencies import Rivals
 from tandem.deployments.modes.race.settings import RaceSettings
@@ -111,7 +111,7 @@ class RaceRouter(RouterPart[RaceSettings]):
             tpot_s=Estimate(course.tpot_s),
             usd=Estimate(server_usd + joules * prices.exchange_rate),
             joules=Estimate(joules),
-            lost=self.router.shared.agreement(device.model, wanted.content).lost.times(course.device_out),
+            lost=agreement(self.router, wanted, device.model).lost.times(course.device_out),
             tokens=tokens,
             rate=wanted.reader_rate,
             others_s=there.others_s * (1.0 - course.device_out),

@@ -70,15 +70,22 @@ def mixed(sketched: Prediction, full: Prediction, share: float) -> Prediction:
     """Return what an answer is expected to bring that is sketched with a probability of `share`."""
 
     def mean(a: Estimate, b: Estimate) -> Estimate:
-        return a._replace(value=share * a.value + (1.0 - share) * b.value)
+        return Estimate(share * a.value + (1.0 - share) * b.value, a.noise, a.doubt)
 
-    return sketched._replace(
-        ttft_s=mean(sketched.ttft_s, full.ttft_s),
-        tpot_s=mean(sketched.tpot_s, full.tpot_s),
-        usd=mean(sketched.usd, full.usd),
-        joules=mean(sketched.joules, full.joules),
-        lost=mean(sketched.lost, full.lost),
-        others_s=share * sketched.others_s + (1.0 - share) * full.others_s,
+    if share >= 1.0:
+        return sketched
+    return Prediction(
+        mean(sketched.ttft_s, full.ttft_s),
+        mean(sketched.tpot_s, full.tpot_s),
+        mean(sketched.usd, full.usd),
+        mean(sketched.joules, full.joules),
+        mean(sketched.lost, full.lost),
+        sketched.leaves,
+        sketched.tokens,
+        sketched.rate,
+        share * sketched.others_s + (1.0 - share) * full.others_s,
+        sketched.informs,
+        sketched.assumed,
     )
 
 

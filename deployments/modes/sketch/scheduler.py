@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.learning.report import Report
@@ -82,6 +83,49 @@ class Worker:
         return tokens * self.answer_token_s
 
 
+class _Sample(NamedTuple):
+    """Some of what expands, by which all is judged.
+
+    devices: those among the workers, once for each model.
+    able: number of endpoints that expand, in the whole fleet.
+    rtt_s: the longest round-trip time.
+    read_token_s: mean seconds in which one takes in a token.
+    joules: per token.
+    speeds: seconds a token of those that are idle, by model; filled when asked for.
+    """
+
+    workers: tuple[Worker, ...]
+    devices: tuple[EndpointInfo, ...]
+    able: int
+    rtt_s: float
+    read_token_s: float
+    joules: PerToken
+    speeds: dict[str, float | None]
+
+    def answer_token_s(self, model: str, busy: Collection[str], ahead: int) -> float | None:
+        """Return the speed that a job gets, as `_answer_token_s`."""
+        if busy or ahead:
+            return _answer_token_s(model, self.workers, busy, ahead)
+        if model not in self.speeds:
+            self.speeds[model] = _answer_token_s(model, self.workers, (), 0)
+        return self.speeds[model]
+
+    @classmethod
+    def of(cls, workers: tuple[Worker, ...], devices: int) -> _Sample:
+        """Return the sample of these. devices: number of the fleet's."""
+        endpoints = [worker.endpoint for worker in workers]
+        able = len({endpoint.key for endpoint in endpoints})
+        return cls(
+            workers,
+            tuple(endpoint for endpoint in endpoints if endpoint.device),
+            max(able, able * devices // SAMPLED),
+            max((endpoint.rtt_s for endpoint in endpoints), default=0.0),
+            sum(endpoint.prefill_token_s for endpoint in endpoints) / max(1, len(endpoints)),
+            endpoints[0].joules if endpoints else FREE,
+            {},
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Promised:
     """An expansion that will come, once its sketch is written.
@@ -140,9 +184,8 @@ class Expansions(RouterPart[SketchSettings]):
         )  # seconds a token, by device and model
         self._written = Profiles()
         self._sketches = Sketches()
-        self._able = 0  # endpoints that do
         self._waiting: dict[int, _Waiting] = {}
-        self._sample: tuple[Worker, ...] | None = None  # of what expands
+        self._sample: _Sample | None = None  # of what expands
         self.follow(settings)
         self._held: dict[int, _Held] = {}
         self._promised: dict[int, _Promised] = {}  # by request
@@ -225,19 +268,17 @@ class Expansions(RouterPart[SketchSettings]):
     def _ahead(self, full: Prediction, speculates: bool) -> tuple[SketchState, PerToken, float]:
         """Return the state in which an answer would be sketched, joules per token of a device, and seconds in which it
         takes one in; devices are taken to be like those that are listed first."""
-        if self._sample is None:
+        sample = self._sample
+        if sample is None:
             devices = self.router.fleet.devices
-            self._sample = tuple(self._workers(islice(devices.values(), SAMPLED)))
-            able = len({worker.endpoint.key for worker in self._sample})
-            self._able = max(able, able * len(devices) // SAMPLED)
-        workers, token_s = self._sample, full.tpot_s.value
+            workers = tuple(self._workers(islice(devices.values(), SAMPLED)))
+            sample = self._sample = _Sample.of(workers, len(devices))
+        token_s, rtt_s, fleet = full.tpot_s.value, sample.rtt_s, self.router.fleet
         # Devices answer other requests, too, and are as much slower.
-        loads = [self.router.fleet.load(worker.endpoint) for worker in workers if worker.endpoint.device]
-        rtt_s = max((worker.endpoint.rtt_s for worker in workers), default=0.0)
-        shared = 1.0 + sum(loads) / max(1, len(loads))
+        shared = 1.0 + sum(map(fleet.load, sample.devices)) / max(1, len(sample.devices))
         busy = {held.worker.endpoint.key for held in self._held.values()}
-        waiting = tuple(Coming(0.0, waiting.job.tokens) for waiting in self._waiting.values())
-        coming = tuple(Coming(0.0, promised.tokens) for promised in self._promised.values())
+        waiting = [Coming(0.0, waiting.job.tokens) for waiting in self._waiting.values()]
+        coming = [Coming(0.0, promised.tokens) for promised in self._promised.values()]
         state = SketchState(
             tokens=round(full.tokens),
             llm_s=lambda tokens: tokens * token_s,
@@ -245,18 +286,16 @@ class Expansions(RouterPart[SketchSettings]):
             models=tuple(
                 SmallModel(name, shared * speed_s / token_s, known.capability, known.least_share)
                 for name, known in self.settings.models.items()
-                if (speed_s := _answer_token_s(name, workers, busy, len(waiting))) is not None
+                if (speed_s := sample.answer_token_s(name, busy, len(waiting))) is not None
             ),
-            devices=self._able,
+            devices=sample.able,
             queue=(*waiting, *coming),
             room=self._queue.capacity,
             under_way_s=sum(held.worker.takes_s(held.tokens) for held in self._held.values()) / 2,
             speculates=speculates,
             load=self._load(),
         )
-        read_s = [worker.endpoint.prefill_token_s for worker in workers]
-        joules = next((worker.endpoint.joules for worker in workers), FREE)
-        return state, joules, shared * sum(read_s) / max(1, len(read_s))
+        return state, sample.joules, shared * sample.read_token_s
 
     async def ask(self, question: PlanRequest | PlaceRequest) -> SketchPlan | Place | None:
         if isinstance(question, PlanRequest):
@@ -529,10 +568,10 @@ class Expansions(RouterPart[SketchSettings]):
         return wanted.model in (None, endpoint.model) and endpoint.key not in (*wanted.lost, *wanted.beside)
 
 
-def _answer_token_s(model: str, workers: Sequence[Worker], busy: Container[str], ahead: int) -> float | None:
+def _answer_token_s(model: str, workers: Sequence[Worker], busy: Collection[str], ahead: int) -> float | None:
     """Return the speed of the worker that a job gets which has so many others ahead of it: they take the quickest.
     None if none has that model. busy: keys of the endpoints that expand now."""
     its = [worker for worker in workers if worker.endpoint.model == model]
-    idle = [worker for worker in its if worker.endpoint.key not in busy]
+    idle = [worker for worker in its if worker.endpoint.key not in busy] if busy else its
     speeds = sorted(worker.answer_token_s for worker in idle or its)
     return speeds[min(ahead, len(speeds) - 1)] if speeds else None

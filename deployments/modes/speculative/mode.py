@@ -17,7 +17,13 @@ import msgspec
 from pydantic import computed_field
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.modes.alone import draft_token_s, expected_tokens, learn_target, target_alone
+from tandem.deployments.modes.alone import (
+    agreement,
+    draft_token_s,
+    expected_tokens,
+    learn_target,
+    target_alone,
+)
 from tandem.deployments.modes.base import (
     EndpointRole,
     Mode,
@@ -140,18 +146,18 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
         return PairBriefing(fleet.queue(target), fleet.batch_limit, pair.snapshot())
 
     def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction:
-        target, device, shared = endpoints["target"], endpoints.get("device"), self.router.shared
+        target, device = endpoints["target"], endpoints.get("device")
         drafter = device or endpoints["drafter"]
         known, tokens = wanted.prompt_tokens + wanted.sent, expected_tokens(self.router, wanted)
-        alone, agreement = (
+        alone, agreed = (
             target_alone(self.router, wanted, target),
-            shared.agreement(drafter.model, wanted.content),
+            agreement(self.router, wanted, drafter.model),
         )
         way = expected_way(
             self.pairs.state(drafter, target),
             alone.tpot_s,
             draft_token_s(self.router, drafter) if device else drafter.decode_token_s,
-            agreement.share,
+            agreed.share,
         )
         joules = drafter.joules.of(known, round(tokens * way.drafted))
         return Prediction(
@@ -163,7 +169,7 @@ class SpeculativeRouter(RouterPart[SpeculativeSettings]):
             rate=wanted.reader_rate,
             others_s=alone.others_s * (way.steps + way.drafted),
             assumed=alone.assumed,
-            informs=agreement.lost.value * agreement.lost.doubt if device and way.drafted else 0.0,
+            informs=agreed.lost.value * agreed.lost.doubt if device and way.drafted else 0.0,
         )
 
     def learn(self, report: Report, taught: object) -> None:

@@ -13,6 +13,9 @@ from tandem.policies.speculation.window import WindowPolicy, WindowState
 KEPT = 4096
 """Pairs that were not used for longest are forgotten first."""
 
+UNKNOWN = TargetHistory()
+"""History of a target before the first round of any of its pairs."""
+
 
 class Pairs:
     """Histories of pairs, each with a window policy of its own.
@@ -40,7 +43,7 @@ class Pairs:
         name = pair_name(drafter, target)
         if (known := self._pairs.get(name)) is not None and known.seen:
             return known.state()
-        return (self._targets.get(name[1]) or TargetHistory()).new_pair(drafter.rtt_s + target.rtt_s)
+        return (self._targets.get(name[1]) or UNKNOWN).new_pair(drafter.rtt_s + target.rtt_s)
 
     def _of(self, name: tuple[str, str], rtt_s: float, window: Callable[[], WindowPolicy]) -> PairHistory:
         target = self._targets.of(name[1], TargetHistory)

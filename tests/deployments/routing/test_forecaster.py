@@ -362,3 +362,13 @@ def test_what_is_seldom_sketched_is_expected_to_be_as_the_targets_own() -> None:
     for _ in range(200):
         sketches._sketches.planned.note(0.0)
     assert before_s < token_s("sketch") == pytest.approx(token_s("cloud"), rel=0.05)
+
+
+def test_further_devices_are_compared_where_the_first_comes_near() -> None:
+    """A request that is best answered in the cloud is not worth it; one that has to stay with a device is."""
+    slow = router(phone("a", decode_token_s=5.0), phone("b", decode_token_s=5.1))
+    for objective, ways in ((None, 5), (OBJECTIVES["private"], 6)):
+        forecast = slow.assign_now(replace(OPEN, objective=objective)).forecast
+        assert forecast is not None
+        assert forecast.reason is not None
+        assert forecast.reason.candidates == ways

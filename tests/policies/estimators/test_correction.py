@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from tandem.policies.estimators.correction import MOST, Corrections
+from tandem.policies.estimators.correction import MOST, RENEWED, Corrections
 
 
 def test_a_factor_is_learnt_and_what_is_known_of_it_grows_surer() -> None:
     random, known = Random(1), Corrections()
     unseen = known.of(("cloud", "cloud t"))
-    assert (unseen.log, unseen.factor) == (0.0, 1.0)
+    assert unseen.factor == 1.0
     for _ in range(200):
         known.note(("cloud", "cloud t"), log(2.0) + random.gauss(0.0, 0.2))
     seen = known.of(("cloud", "cloud t"))
@@ -60,12 +60,26 @@ def test_one_absurd_report_does_little() -> None:
     for _ in range(50):
         known.note(("cloud",), 0.0)
     known.note(("cloud",), 100.0)
-    assert known.of(("cloud",)).log < 0.1 * MOST
+    assert log(known.of(("cloud",)).factor) < 0.1 * MOST
 
 
 def test_no_more_classes_are_kept_than_are_said() -> None:
     known = Corrections(most=10)
     for n in range(100):
         known.note(("cloud", str(n)), 1.0)
-    assert known.of(("cloud", "99")).log > 0.5
+    assert log(known.of(("cloud", "99")).factor) > 0.5
     assert len(known._seen) == 10
+
+
+def test_other_classes_hear_of_an_observation_at_once_at_first_and_soon_later() -> None:
+    known = Corrections()
+    known.note(("cloud",), 1.0)
+    first = known.of(("device",)).factor
+    known.note(("cloud",), 1.0)
+    assert known.of(("device",)).factor > first
+    for _ in range(1000):
+        known.note(("cloud",), 0.0)
+    before = known.of(("device",)).factor
+    for _ in range(RENEWED + 1):
+        known.note(("cloud",), 1.0)
+    assert known.of(("device",)).factor > before

@@ -6,6 +6,7 @@ import pytest
 
 from tandem.policies.routing.auto import ByPrediction
 from tandem.policies.routing.collaboration import (
+    Candidates,
     CollaborationState,
     DeviceView,
     NothingAllowed,
@@ -24,9 +25,10 @@ OWN = Candidate(
 
 
 def state(*candidates: Candidate, objective: Objective | None = None) -> CollaborationState:
-    return CollaborationState(
-        None, None, MODES, lambda _: None, objective=objective, candidates=lambda: candidates
-    )
+    def weighed(objective: Objective) -> Candidates:
+        return candidates, [objective.limited_loss(each.expected) for each in candidates]
+
+    return CollaborationState(None, None, MODES, lambda _: None, objective=objective, candidates=weighed)
 
 
 def test_the_way_of_the_least_expected_loss_is_taken_and_the_runner_up_is_told() -> None:

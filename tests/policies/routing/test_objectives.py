@@ -46,7 +46,7 @@ def test_eighty_of_a_hundred_lie_in_the_interval() -> None:
 )
 def test_objectives_differ(objective: str, chosen: str) -> None:
     ways = [Candidate("slow", None, SLOW), Candidate("quick", None, QUICK), Candidate("own", None, OWN)]
-    ranking = ranked(ways, OBJECTIVES[objective])
+    ranking = ranked([OBJECTIVES[objective].limited_loss(each.expected) for each in ways])
     assert ranking is not None
     assert ways[ranking.best].mode == chosen
 
@@ -75,8 +75,7 @@ def test_objectives_differ(objective: str, chosen: str) -> None:
 def test_no_limit_is_exceeded_and_no_allowed_way_is_better(
     predictions: list[Prediction], objective: Objective
 ) -> None:
-    ways = [Candidate(str(n), None, each) for n, each in enumerate(predictions)]
-    ranking = ranked(ways, objective)
+    ranking = ranked([objective.limited_loss(each) for each in predictions])
     allowed = [each for each in predictions if objective.allows(each)]
     if ranking is None:
         assert not allowed
