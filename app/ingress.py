@@ -144,6 +144,9 @@ class Ingress:
     def check(self, mode: str) -> None:
         next(iter(self._models.values())).executor.check(mode)  # one is as good as another
 
+    def stays(self, mode: str | None) -> bool:
+        return False
+
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         return self._models[job.model].executor.run(job)
 

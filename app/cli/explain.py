@@ -31,12 +31,19 @@ def explain_answer(client: HttpClient, answer: str, as_json: bool) -> None:
         return
     for line in sentences(why):
         print(line)
+    if why["chosen"] is None:
+        return
     print()
     show_table(Console(highlight=False), *table(why))
 
 
 def sentences(why: Mapping[str, Any]) -> Iterator[str]:
     """Yield in words why the mode was chosen. why: as in `tandem.why`."""
+    if (replaced := why["replaced"]) is not None:
+        parts = ", ".join(f"{count} of kind {kind}" for kind, count in replaced.items())
+        yield f"Private parts were replaced before the request left: {parts or 'none was found'}."
+    if why["chosen"] is None:
+        return
     second, by_usd = why["runner_up"], why["by_usd"]
     chosen = _way(why["chosen"])
     if second is None:

@@ -154,6 +154,9 @@ class DeviceBackend:
             raise UnknownMode("this device has no part of a split model: start it with --model")
         self._executor.check(mode)
 
+    def stays(self, mode: str | None) -> bool:
+        return mode == ALONE.name or (mode is None and self._outer is None)
+
     async def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         """Run a job. A prompt without a mode must not leave the device: it is split while the cloud answers;
         otherwise, also after half an answer, the device's own model gives the rest. One in mode split that has no token

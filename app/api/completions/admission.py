@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ import msgspec
 
 from tandem.app.api.completions.choice import Choice
 from tandem.app.api.completions.filling import filled
+from tandem.app.api.completions.private import private
 from tandem.app.api.completions.schema import ChatRequest, CompletionRequest
-from tandem.app.api.completions.structured import check_grammar
 from tandem.app.api.http.backend import ServingBackend
 from tandem.app.api.http.errors import (
     context_overflow,
@@ -26,6 +26,7 @@ from tandem.app.api.http.errors import (
     too_many_min_tokens,
 )
 from tandem.app.api.models.cards import model_card, served_modes
+from tandem.app.api.structured.forms import check_grammar
 from tandem.app.api.tools.answer_reader import (
     BEGIN,
     END,
@@ -46,6 +47,7 @@ from tandem.deployments.modes.sections import options_of
 from tandem.deployments.request.job import Job, UnknownMode
 from tandem.deployments.request.tokenlog import TokenLog
 from tandem.engine.base import Grammar, Sampling
+from tandem.engine.privacy.stand_ins import Restorer
 from tandem.engine.sketch.base import Question
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.validation import check_ids
@@ -77,6 +79,7 @@ class Admitted:
     prompt_tokens: tokens of all prompts, each counted once whatever `n`.
     caller: who pays.
     begun: what another replica of the API has said of its answer; None: nothing.
+    replaced: number of private parts that stand-ins stand for, by kind; None where its privacy does not ask for them.
     """
 
     model: str
@@ -86,6 +89,7 @@ class Admitted:
     prompt_tokens: int
     caller: Caller
     begun: Begun | None = None
+    replaced: Mapping[str, int] | None = None
 
     @property
     def entry(self) -> Entry:
@@ -110,6 +114,7 @@ async def admit(
     rate = _reader_rate(request, backend)
     card = model_card(request.model, backend)
     tokenizer = backend.tokenizer(card.id)
+    request, stand_ins = await private(request, backend)
     use = _tool_use(request, tokenizer)
     grammar = await _grammar(request, use)
     jobs, choices = [], []
@@ -158,8 +163,9 @@ async def admit(
                 sampling.min_tokens,
             )
             choice.reader = _reader(use, thoughts)
+            choice.restorer = None if stand_ins is None else Restorer(stand_ins)
             if isinstance(request, CompletionRequest) and request.echo:
-                choice.prepend(text)
+                choice.prepend(text if stand_ins is None else stand_ins.show(text))
                 if request.logprobs is not None:
                     choice.expect_scores(prompt)
             choices.append(choice)
@@ -169,7 +175,8 @@ async def admit(
             for job, said in zip(jobs, begun.said, strict=True)
         ]
     read = sum(len(prompt) for _, prompt in prompts)
-    return Admitted(request.model, tokenizer, jobs, choices, read, caller, begun)
+    replaced = None if stand_ins is None else stand_ins.counts
+    return Admitted(request.model, tokenizer, jobs, choices, read, caller, begun, replaced)
 
 
 def _most_tokens(caller: Caller, prompts: Sequence[tuple[str, Sequence[int]]], answers: int) -> int:

@@ -173,6 +173,7 @@ class StreamedAnswer(AnswerResponse):
             self.scored,
             request.streaming,
             [job.prompt for job in admitted.jobs] if request.return_token_ids else None,
+            admitted.replaced,
         )
         self._begun = False
 
@@ -227,7 +228,7 @@ class WholeAnswer(AnswerResponse):
             "created": self.created,
             "model": self.admitted.model,
             "usage": self.usage(),
-            "tandem": tandem(runs, costs, readings),
+            "tandem": tandem(runs, costs, readings, self.admitted.replaced),
         }
         if self.chat:
             common |= self._of_prompt(0)

@@ -16,6 +16,7 @@ from tandem.deployments.access.kept.streams import Said
 from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
+from tandem.engine.privacy.stand_ins import Restorer
 from tandem.engine.text.detokenizer import Detokenizer, Spelling, StopStrings
 
 Run = tuple[str, int]  # (origin, characters)
@@ -82,6 +83,7 @@ class Choice:
     reasoning_tokens: those of them with which the model thinks, the marks around that included.
     finish: why it ended, "stop" or "length"; None before. Later deltas are ignored.
     reader: splits the text into content, reasoning and calls; None if all of it is content.
+    restorer: takes stand-ins out of the text, where it may have any.
     reading: how the answer came for its reader; None before the last piece was taken.
     arrivals: times of the tokens, noted by the caller that runs the job.
     prompt_scores: log-probabilities of the prompt's tokens but the first, as far as they have come.
@@ -121,6 +123,7 @@ class Choice:
         self.arrivals = Arrivals(rate)
         self.reading: Reading | None = None
         self.reader: AnswerReader | None = None
+        self.restorer: Restorer | None = None
         self.prompt_scores: list[TokenLogprob] = []
         self._ids: list[int] = []
         self._origins: list[Origin] = []  # of these
@@ -176,6 +179,8 @@ class Choice:
 
     def take(self) -> ChoicePiece | None:
         """Return what is new since the last call; None if nothing is."""
+        if self.finish and not self._reported and self.restorer is not None:
+            self._add(self.restorer.flush(), self._last)
         if not self._text and not self._scored and (self.finish is None or self._reported):
             return None
         self._reported = self.finish is not None
@@ -302,6 +307,12 @@ class Choice:
             self._scored.append(scored)
 
     def _append(self, text: str, origin: Origin) -> None:
+        """Add text; a stand-in's belongs to the origin of its last character."""
+        self._add(text if self.restorer is None else self.restorer.push(text), origin)
+
+    def _add(self, text: str, origin: Origin) -> None:
+        if not text:
+            return
         if self._at_beginning:
             self._at_beginning = False
             text = text.removeprefix(" ")

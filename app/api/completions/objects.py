@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +23,8 @@ class Tandem(BaseModel):
         character is a Unicode code point, an origin one of `deployments.request.tokenlog.Origin` or, for a prompt
         repeated by `echo`, "prompt".
     stats: how the answer was served, when it came and what it cost.
-    why: why the server chose its mode and device; null where its policy compares nothing.
+    why: why the server chose its mode and device, and what privacy it gave; null where its policy compares nothing and
+        the request left as it is.
     """
 
     model_config = ConfigDict(json_schema_extra=describe)
@@ -138,12 +139,17 @@ def usage(prompt_tokens: int, completion_tokens: int, reasoning_tokens: int) -> 
     )
 
 
-def tandem(runs: Sequence[Run], jobs: Sequence[JobStats], readings: Sequence[Reading]) -> Tandem:
-    """Combine what the choices report; adjacent runs of one origin are joined."""
+def tandem(
+    runs: Sequence[Run],
+    jobs: Sequence[JobStats],
+    readings: Sequence[Reading],
+    replaced: Mapping[str, int] | None = None,
+) -> Tandem:
+    """Combine what the choices report; adjacent runs of one origin are joined. replaced: as in `Admitted`."""
     joined: list[Run] = []
     for origin, characters in runs:
         if joined and joined[-1][0] == origin:
             joined[-1] = (origin, joined[-1][1] + characters)
         else:
             joined.append((str(origin), characters))
-    return Tandem(origins=joined, stats=stats(jobs, readings), why=why(jobs))
+    return Tandem(origins=joined, stats=stats(jobs, readings), why=why(jobs, replaced))

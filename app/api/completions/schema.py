@@ -15,10 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
-from tandem.app.api.completions.structured import ResponseFormat, StructuredOutputs
 from tandem.app.api.http.errors import no_effort
 from tandem.app.api.http.fields import drop_unused
 from tandem.app.api.http.forms import StrictForm
+from tandem.app.api.http.settings import Privacy
+from tandem.app.api.structured.forms import ResponseFormat, StructuredOutputs
 from tandem.app.api.tools.forms import MOST, Tool, ToolChoice
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.cloud import CloudMode
@@ -184,6 +185,8 @@ class TandemOptions(StrictForm):
     budget: in races, share of prompt tokens for the constrained endpoint; at most the key's.
     exchange_rate: dollars that a joule of the device is worth; at most the key's.
     resumable: whether the stream goes on for a while without its client, who may come back to it.
+    privacy: "replaced" to put stand-ins in the place of names, addresses and numbers before the request leaves this API
+        and take them out of the answer again, or "as_is"; the server's setting `api.privacy` decides if it is left out.
     objective: what counts where the mode is left open, or the name of one; needs the collaboration policy `auto`.
     """
 
@@ -197,6 +200,7 @@ class TandemOptions(StrictForm):
     budget: float | None = Field(default=None, ge=0, le=1)
     exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
     resumable: bool = False
+    privacy: Privacy | None = None
     objective: Annotated[
         ObjectiveForm | None,
         BeforeValidator(lambda value: {"prefer": value} if isinstance(value, str) else value),

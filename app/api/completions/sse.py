@@ -3,13 +3,13 @@
 A chunk carries one choice, and the extension beside `choices`:
     "tandem": {"origins": [["draft", 12], ["corrected", 4]]}
 as `app.api.completions.objects` describes it; a choice's last chunk (the one with finish_reason) adds "stats" and,
-where modes are compared, "why".
+where modes are compared or private parts replaced, "why".
 After a failure the last event is {"error": {...}}, and no [DONE] follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,6 +46,7 @@ class EventWriter:
         scored: bool,
         options: StreamOptions,
         prompts: Sequence[Sequence[int]] | None = None,
+        replaced: Mapping[str, int] | None = None,
     ) -> None:
         """Prepare what all chunks share.
 
@@ -53,6 +54,7 @@ class EventWriter:
         common: fields id, created and model.
         scored: whether chunks carry log-probabilities.
         prompts: of the choices, to be sent with their first chunks, and tokens with all; None to send none.
+        replaced: number of private parts that were replaced, by kind; None where none should be.
         """
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = b"data: " + _encode({"object": kind, **common})[:-1] + b',"choices":['
@@ -60,7 +62,7 @@ class EventWriter:
         self.counted = options.include_usage and options.continuous_usage_stats
         self._padded = options.include_obfuscation
         self._chat, self._tokenizer, self._scored = chat, tokenizer, scored
-        self._prompts = prompts
+        self._prompts, self._replaced = prompts, replaced
         self._begun: set[int] = set()
 
     def chunk(self, index: int, piece: ChoicePiece, used: Usage | None = None) -> bytes:
@@ -82,7 +84,7 @@ class EventWriter:
         parts += [b',"tandem":{"origins":', _encode(piece.runs)]
         if piece.stats and piece.reading:
             parts += [b',"stats":', stats([piece.stats], [piece.reading]).model_dump_json().encode()]
-            if (reasons := why([piece.stats])) is not None:
+            if (reasons := why([piece.stats], self._replaced)) is not None:
                 parts += [b',"why":', reasons.model_dump_json().encode()]
         parts.append(b"}")
         if self._padded:

@@ -125,6 +125,10 @@ class ServingBackend(Protocol):
         """Raise EngineError if requests in that mode cannot run here."""
         ...
 
+    def stays(self, mode: str | None) -> bool:
+        """Return whether nothing of a request in that mode leaves this machine; None: in no mode that it names."""
+        ...
+
     def run(self, job: Job) -> AsyncGenerator[Delta, None]:
         """Yield the job's tokens; closing the generator stops the work everywhere. Raises EngineError."""
         ...

@@ -229,6 +229,14 @@ def no_effort(field: str) -> ApiError:
     return ApiError(400, message, code="unsupported_parameter", param=field)
 
 
+def not_with_stand_ins(what: str, field: str) -> ApiError:
+    """Refuse a field that would show the text with stand-ins."""
+    message = (
+        f"{what} cannot be asked for where tandem.privacy replaces what is private: a model sees another text"
+    )
+    return ApiError(400, message, code="invalid_value", param=field)
+
+
 def no_filling() -> ApiError:
     message = "suffix: this model's vocabulary has no tokens for filling in"
     return ApiError(400, message, code="unsupported_parameter", param="suffix")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from tandem.deployments.access.kept.responses import KeptSettings
 from tandem.deployments.config.settings import ServerTls, Strict
+
+Privacy = Literal["as_is", "replaced"]
+REPLACED: Privacy = "replaced"
 
 
 class ApiSettings(Strict):
@@ -22,6 +27,8 @@ class ApiSettings(Strict):
     drain_s: time that a replaced replica of the API has to finish its answers.
     resume_s: time for which a resumable stream goes on, and is kept, without a client; 0: none is resumable.
     responses: memory for the responses of /v1/responses.
+    privacy: whether names, addresses and numbers leave this machine "as_is", or "replaced" by stand-ins that are taken
+        out of the answer again; a request may say otherwise.
     """
 
     tls: ServerTls | None = None
@@ -34,3 +41,4 @@ class ApiSettings(Strict):
     drain_s: float = Field(300.0, ge=0)
     resume_s: float = Field(60.0, ge=0, le=3600)
     responses: KeptSettings = KeptSettings()
+    privacy: Privacy = "as_is"

@@ -146,6 +146,7 @@ class ResponseAnswer(AnswerResponse):
                 [run for piece in pieces for run in piece.runs],
                 [piece.stats for piece in pieces if piece.stats],
                 [piece.reading for piece in pieces if piece.reading],
+                self.admitted.replaced,
             ),
         )
         if self._form.store and not await self._kept(response):

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tandem.app.api.completions.schema import AnswerForm, ChatRequest, Message
-from tandem.app.api.completions.structured import NamedSchema, ResponseFormat, Schema
 from tandem.app.api.http.fields import drop_unused
 from tandem.app.api.http.forms import StrictForm
 from tandem.app.api.responses.items import Item, messages
+from tandem.app.api.structured.forms import NamedSchema, ResponseFormat, Schema
 from tandem.app.api.tools.forms import MOST, Choice, FunctionForm, NamedFunction, Tool
 from tandem.engine.base import Grammar
 

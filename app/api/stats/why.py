@@ -1,8 +1,9 @@
-"""`tandem.why` of an answer: why the server chose its mode and device, what it expected, and what came."""
+"""`tandem.why` of an answer: why the server chose its mode and device, what it expected, and what came; and how much of
+the request it replaced before it went there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -94,32 +95,36 @@ class Came(_Part):
 
 
 class Why(_Part):
-    """Reasons of the choice of mode and device.
+    """Reasons of the choice of mode and device, where the server's policy compared them, and the request's privacy.
 
-    chosen: expectation of the mode and the device that were chosen first.
-    came: figures of the answer, by whichever mode it ended in.
+    chosen: expectation of the mode and the device that were chosen first; null where nothing was compared.
+    came: figures of the answer, by whichever mode it ended in; null likewise.
     runner_up: expectation of the next best way; null if there was none.
     by_usd: expected loss of the runner-up less that of the chosen way, dollars; below 0 if the chosen way was tried to
         learn of it.
     ways: number of ways that were compared.
     tried: whether a way was chosen that did not seem the best, to learn of it.
     limit_missed: whether nothing was expected to keep the limit of seconds to the first token.
+    replaced: number of different private parts that stand-ins stood for, by kind; null where the request left as it is.
     """
 
-    chosen: Outlook
-    came: Came
-    runner_up: Outlook | None
-    by_usd: float | None
-    ways: int
-    tried: bool
-    limit_missed: bool
+    chosen: Outlook | None = None
+    came: Came | None = None
+    runner_up: Outlook | None = None
+    by_usd: float | None = None
+    ways: int = 0
+    tried: bool = False
+    limit_missed: bool = False
+    replaced: dict[str, int] | None = None
 
 
-def why(jobs: Sequence[JobStats]) -> Why | None:
-    """Return the reasons for the first of a request's jobs; None where the server's policy compared nothing."""
+def why(jobs: Sequence[JobStats], replaced: Mapping[str, int] | None = None) -> Why | None:
+    """Return the reasons for the first of a request's jobs; None where the server's policy compared nothing, and the
+    request left as it is. replaced: number of its parts that were replaced, by kind."""
     job, forecast = jobs[0], jobs[0].forecast
+    parts = None if replaced is None else dict(replaced)
     if forecast is None or (reason := forecast.reason) is None:
-        return None
+        return None if parts is None else Why(replaced=parts)
     second: Candidate | None = reason.second
     return Why(
         chosen=Outlook.of(forecast.mode, forecast.device, forecast.expected),
@@ -135,6 +140,7 @@ def why(jobs: Sequence[JobStats]) -> Why | None:
         ways=reason.candidates,
         tried=reason.tried,
         limit_missed=reason.missed,
+        replaced=parts,
     )
 
 

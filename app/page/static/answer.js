@@ -55,7 +55,8 @@ export function take(answer, chunk, at_s) {
   const now = (chunk.usage?.completion_tokens ?? 0) - tokens(answer);
   if (now > 0) answer.arrivals.push({ at_s, tokens: now, runs: origins });
   answer.stats = chunk.tandem?.stats ?? answer.stats;
-  answer.why = chunk.tandem?.why ?? answer.why ?? null;
+  const why = chunk.tandem?.why;
+  answer.why = why?.chosen ? why : (answer.why ?? null);
   if (answer.stats?.reader) answer.rate = answer.stats.reader.rate;
   if (choice.finish_reason) {
     answer.finish = choice.finish_reason;

@@ -120,6 +120,7 @@ export interface Why {
   ways: number;
   tried: boolean;
   limit_missed: boolean;
+  replaced: Record<string, number> | null;
 }
 
 /** A setting of an experiment that can be moved. */
@@ -197,7 +198,7 @@ export interface Chunk {
     finish_reason: string | null;
   }[];
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
-  tandem?: { origins: Run[]; stats?: Stats; why?: Why | null };
+  tandem?: { origins: Run[]; stats?: Stats; why?: Why | { chosen: null } | null };
   error?: { message: string; code: string | null };
 }
 

@@ -276,6 +276,9 @@ class NullBackend:
         if mode == SplitMode.name:
             SplitMode(SplitSettings(), Services()).check()
 
+    def stays(self, mode: str | None) -> bool:
+        return mode == "device"
+
     async def run(self, job: Job) -> AsyncIterator[Delta]:
         self.jobs.append(job)
         try:

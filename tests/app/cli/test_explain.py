@@ -67,3 +67,11 @@ def test_an_answer_on_stdin() -> None:
 def test_what_cannot_be_explained(stdin: str, said: str) -> None:
     shown = run("-", stdin=stdin)
     assert (shown.exit_code, said in shown.stderr) == (1, True)
+
+
+def test_what_was_replaced() -> None:
+    """A device's own API compares nothing, and says what it has replaced."""
+    reasons = why([JobStats()], {"name": 2})
+    assert reasons is not None
+    shown = run("-", stdin=json.dumps({"tandem": {"why": reasons.model_dump()}}))
+    assert shown.stdout == "Private parts were replaced before the request left: 2 of kind name.\n"

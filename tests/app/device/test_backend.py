@@ -77,6 +77,14 @@ async def test_it_sends_tokens_to_those_alone_who_know_them(backend: DeviceBacke
         await backend._dial(replace(verifier, vocabulary=backend.models()[0].vocabulary))
 
 
+async def test_what_stays_here(backend: DeviceBackend) -> None:
+    """A text stays where the device's own model answers, and without a split model that is so if no mode is named."""
+    modes = (None, "device", "split", "speculative", "race", "cloud")
+    assert [mode for mode in modes if backend.stays(mode)] == [None, "device"]
+    async with split_device(Line()) as split:
+        assert [mode for mode in modes if split.stays(mode)] == ["device"]
+
+
 async def test_modes_that_it_drives(backend: DeviceBackend) -> None:
     for mode in ("cloud", "device", "speculative", "race"):
         backend.check(mode)

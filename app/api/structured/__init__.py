@@ -1,0 +1,1 @@
+"""Structured output: what a request says of its answer's form."""
