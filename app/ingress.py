@@ -36,7 +36,6 @@ from tandem.deployments.control.observation import Observation
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.deployment import Gateway
-from tandem.deployments.learning.report import Report
 from tandem.deployments.messages import carry_messages
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import of_modes, with_sections
@@ -90,10 +89,10 @@ class Ingress:
         endpoint = settings.endpoint
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
         self._models = {
-            name: Served(name, settings, each, self._peers, self._router, self._report, self._lost)
+            name: Served(name, settings, each, self._peers, self._router, self._access.report, self._lost)
             for name, each in (await asyncio.to_thread(vocabularies, settings)).items()
         }
-        self._entrance = Entrance(self._router, self._closing)
+        self._entrance = Entrance(self._router, self._access.unbooked, self._closing)
         self._exporter = Exporter.of_environment("ingress")
 
     def reconfigure(self, config: dict[str, Any]) -> None:
@@ -215,10 +214,6 @@ class Ingress:
     async def metrics(self, openmetrics: bool) -> tuple[bytes, str]:
         self._router.flush()
         return await self._router.exposition(openmetrics)
-
-    def _report(self, report: Report) -> None:
-        self._router.report(report)
-        self._access.charge(report)
 
     def _lost(self, endpoint: EndpointInfo) -> None:
         if endpoint.device:  # the scheduler sees for itself which replicas are up

@@ -135,6 +135,16 @@ class KeyService:
         if self._batches and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
+    async def booked(self, batch: BillBatch) -> dict[str, Standing]:
+        """Book bills as `charge`; return, once they are on disk, what their accounts with limits of dollars have spent.
+        Raises LedgerError."""
+        self.charge(batch)
+        await self.written()
+        standings = {
+            account: self.standing(account) for account in {charge.account for charge in batch.charges}
+        }
+        return {account: standing for account, standing in standings.items() if standing != Standing()}
+
     async def written(self) -> None:
         """Return when all bills are on disk. Raises LedgerError."""
         if self._writing is not None:

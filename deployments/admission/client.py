@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tandem.deployments.admission.controller import SIGN_S
@@ -31,15 +32,18 @@ class RemoteGate(Protocol):
 class Entrance:
     """Client of the gate for one replica.
 
+    unbooked: future that is done when all bills so far are booked, None if there are none. Until then the gate is told
+    of requests with limits of dollars as of some without answers under way, so that a new one counts them.
     closing: sessions of given-up requests that are being closed; they keep the requests' places until then.
     """
 
     def __init__(
         self,
         gate: RemoteGate,
+        unbooked: Callable[[], asyncio.Future[None] | None],
         closing: Callable[[], Collection[asyncio.Task[Any]]] = tuple,
     ) -> None:
-        self._gate, self._closing = gate, closing
+        self._gate, self._unbooked, self._closing = gate, unbooked, closing
         self._leaving: dict[asyncio.Task[None], int] = {}
         self._name = secrets.token_hex(8)
         self._entries: dict[int, Entry] = {}
@@ -78,7 +82,10 @@ class Entrance:
             self._say_left(request)
 
     def _say_left(self, request: int) -> None:
-        self._entries.pop(request, None)
+        entry, booked = self._entries.pop(request, None), self._unbooked()
+        if entry is not None and entry.has_dollars and booked is not None and not booked.done():
+            self._entries[request] = replace(entry, sessions=0)
+            booked.add_done_callback(lambda _: self._entries.pop(request, None))
         self._left.add(request)
 
     def close(self) -> None:

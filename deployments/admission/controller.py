@@ -112,11 +112,15 @@ class Gate:
         self._heard_s[replica] = self._clock()
         known = self._under_way.setdefault(replica, {})
         for request in [
-            r for r, (_, place) in known.items() if place not in self._waiting and r not in entries
+            r
+            for r, (_, place) in known.items()
+            if place not in self._waiting and not (r in entries and entries[r].sessions)
         ]:
             self._leave(replica, request)
         for request, entry in entries.items():
-            if request not in known:
+            if not entry.sessions:
+                self.quotas.over(entry)
+            elif request not in known:
                 self.quotas.goes_on(entry)
                 self._join(replica, entry)
         for model in self._fair:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tandem.deployments.access.accounts import Terms
 from tandem.deployments.access.keys import Caller
-from tandem.deployments.access.quota import Quota, Standing, TeamLimits
+from tandem.deployments.access.quota import Quota, Standing, Team, TeamLimits
 from tandem.deployments.access.usage import Spent
 from tandem.engine.base import EngineError
 
@@ -48,7 +48,7 @@ class Room(NamedTuple):
 class Entry:
     """A request that wants to begin.
 
-    sessions: answers to it.
+    sessions: answers to it; 0 once it is over, and its bill not booked yet.
     prompt_tokens: of all of them.
     terms: of its account.
     model: that answers, whose verifiers it takes places of; "": the first one.
@@ -76,7 +76,7 @@ class Entry:
         if self.team is None:
             return (own,)
         team, spent = self.team
-        return own, Bound(f"team {team.name}", f" for the team {team.name!r}", team.quota, spent)
+        return own, Bound(bound_of(team), f" for the team {team.name!r}", team.quota, spent)
 
     @classmethod
     def of(
@@ -101,6 +101,11 @@ class Entry:
         """Whether there is a limit on answers at once, or on dollars."""
         return any(b.quota.concurrent is not None or b.quota.usd is not None for b in self.bound)
 
+    @property
+    def has_dollars(self) -> bool:
+        """Whether there is a limit on dollars."""
+        return any(b.quota.usd is not None for b in self.bound)
+
     def after(self, standing: Standing) -> Entry:
         """Return the entry with what is known now of its account."""
         return replace(self, spent=standing.spent, team=standing.team)
@@ -116,6 +121,11 @@ class Bound(NamedTuple):
     told: str
     quota: Quota
     spent: Spent | None
+
+
+def bound_of(team: Team) -> str:
+    """Return the name of a team's Bound."""
+    return f"team {team.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tandem.deployments.access.quota import Standing
+from tandem.deployments.access.usage import Spent
 from tandem.deployments.admission.entry import (
     Allowance,
     Bound,
@@ -14,14 +16,15 @@ from tandem.deployments.admission.entry import (
     Passage,
     QuotaExceeded,
     Room,
+    bound_of,
 )
 from tandem.policies.admission.rate_limit import RateLimit
 from tandem.policies.admission.spending import Spending
 from tandem.policies.cost import PerToken
 
 MINUTE_S = 60.0
-SETTLED_S = 2.0
-"""Longest from the end of a request to the reports of its answers."""
+SETTLED_S = 3.0
+"""Longest from what was last heard of a request that is over to the reports of its answers."""
 
 
 class _Limits:
@@ -67,7 +70,8 @@ class Quotas:
     """The rest of all limits.
 
     The most that an answer of one model may take is reserved before it begins, and what is left of that comes back with
-    its report: so no limit is exceeded, however many begin at once. Only dollars can be, by a second model of the
+    its report, once its bill is booked: dollars are spent as the ledger says, those of answers that it does not have
+    yet are reserved. So no limit is exceeded, however many begin at once. Only dollars can be, by a second model of the
     cloud that takes part, or by an answer that begins anew.
 
     price: returns a model's price, dollars per token.
@@ -112,19 +116,40 @@ class Quotas:
     def left(self, entry: Entry) -> None:
         """Note that a request is over: those of its answers that are not reported soon never began."""
         due_s = self._clock() + SETTLED_S
-        self._settling.update((room.job, due_s) for room in entry.rooms if room.job in self._reserved)
+        for room in entry.rooms:
+            if room.job in self._reserved:
+                self._settling.pop(room.job, None)
+                self._settling[room.job] = due_s  # the last one
 
-    def used(self, account: str, tokens: int, job: int = 0, usd: float = 0.0) -> None:
-        """Record the output tokens and the server's dollars of an account's answer that is over."""
+    def over(self, entry: Entry) -> None:
+        """Note that a request is over, and not booked yet: a new admission controller may hear of it for the first
+        time."""
+        if not any(room.job in self._reserved for room in entry.rooms):
+            self.goes_on(entry)
+        self.left(entry)
+
+    def used(self, account: str, tokens: int, job: int = 0, standing: Standing | None = None) -> None:
+        """Record the output tokens of an account's answer that is over and booked. standing: what the account has spent
+        with it; None where that is not known."""
         now_s = self._clock()
         self._release(job, now_s)
         for name in (account, self._team.get(account)):
-            if name is None or (limits := self._limits.get(name)) is None:
-                continue
-            if limits.tokens is not None:
+            if (
+                name is not None
+                and (limits := self._limits.get(name)) is not None
+                and limits.tokens is not None
+            ):
                 limits.tokens.take(tokens, now_s)
-            if limits.spending is not None:
-                limits.spending.add(usd)
+        if standing is not None:
+            self._spent(account, standing.spent)
+            if standing.team is not None:
+                self._spent(bound_of(standing.team.team), standing.team.spent)
+
+    def _spent(self, name: str, spent: Spent | None) -> None:
+        """Take over what the ledger says."""
+        limits = self._limits.get(name)
+        if limits is not None and limits.spending is not None and spent is not None:
+            limits.spending.follow(*spent)
 
     def _follow(self, entry: Entry, now_s: float) -> list[_Limits]:
         """Return the limits of a request's account and team, as they hold now."""

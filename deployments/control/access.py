@@ -66,10 +66,9 @@ class Access:
         """Return whether the device of that name has a key."""
         return self._service.has_device(name)
 
-    async def charge(self, batch: BillBatch) -> None:
-        """Book bills, once however often they are sent; return when they are on disk. Raises LedgerError."""
-        self._service.charge(batch)
-        await self._service.written()
+    async def charge(self, batch: BillBatch) -> dict[str, Standing]:
+        """Book bills, once however often they are sent, see KeyService.booked."""
+        return await self._service.booked(batch)
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """Return booked usage, see KeyService.usage."""

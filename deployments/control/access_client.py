@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -65,9 +66,16 @@ class AccessClient(HandleClient):
         """Forget copies of streams, by account and id."""
         await self.ask(COPY_S, Access.forget_streams, streams)
 
-    def charge(self, report: Report) -> None:
-        """Have an answer's bill booked; `booked` returns when it is."""
-        self._bills.add(report.charge(day_of(time.time())))
+    def report(self, report: Report) -> None:
+        """Have an answer's bill booked, `booked` returns when it is, and the router told then."""
+        self._bills.add(
+            report.charge(day_of(time.time())),
+            lambda standing: self._router.report(replace(report, standing=standing)),
+        )
+
+    def unbooked(self) -> asyncio.Future[None] | None:
+        """Return a future that is done when all bills so far are booked; None if there were none."""
+        return self._bills.last
 
     async def booked(self) -> None:
         """Return when all bills so far are booked, or have waited for the key service too long."""

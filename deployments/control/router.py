@@ -156,7 +156,7 @@ class Router:
                 case Observation():
                     self._metrics.observe(each)
                 case Report():
-                    self._gate.quotas.used(each.account, each.tokens, each.request, each.bill.server_usd)
+                    self._gate.quotas.used(each.account, each.tokens, each.request, each.standing)
                     self._routings.learn(each)
 
     async def exposition(self, openmetrics: bool) -> tuple[bytes, str]:

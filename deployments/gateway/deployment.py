@@ -28,7 +28,6 @@ from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.connected_devices import ConnectedDevices
 from tandem.deployments.gateway.device_session import Cloud
 from tandem.deployments.gateway.messages import SILENCE_S
-from tandem.deployments.learning.report import Report
 from tandem.deployments.messages import carry_messages
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.request.assignment import EndpointInfo
@@ -86,10 +85,10 @@ class Gateway:
             account=self._access.account,
             middles=self._router.middles,
             register=self._register,
-            report=self._report,
+            report=self._access.report,
             booked=self._access.booked,
             dial=self._dial,
-            entrance=Entrance(self._router),
+            entrance=Entrance(self._router, self._access.unbooked),
         )
         self._devices = ConnectedDevices(self._access.callers, cloud, self._gone)
         self._exit = AsyncExitStack()
@@ -129,10 +128,6 @@ class Gateway:
         for task in self._loops:
             if task.done():
                 raise RuntimeError(f"a loop ended: {task}")
-
-    def _report(self, report: Report) -> None:
-        self._router.report(report)
-        self._access.charge(report)
 
     def _gone(self, device: str) -> None:
         self._scheduler.lost(device, self._inside)

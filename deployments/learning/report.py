@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tandem.deployments.access.quota import Standing
 from tandem.deployments.request.bill import Bill, Charge
 from tandem.deployments.request.forecast import Forecast
 
@@ -27,6 +28,7 @@ class Report:
     stall_s: seconds that its reader waited after the first token; 0 without a reader.
     forecast: what was expected of the answer; None where nothing was, or where it was moved on its way.
     counts: whether what other accounts are promised may rest on it.
+    standing: what the account has spent, this answer included; None where that is not known.
     """
 
     account: str
@@ -43,6 +45,7 @@ class Report:
     stall_s: float = 0.0
     forecast: Forecast | None = None
     counts: bool = True
+    standing: Standing | None = None
 
     def charge(self, day: str) -> Charge:
         """Return what is to be booked for the answer. day: of its end, as in Charge."""

@@ -31,11 +31,6 @@ class Spending:
         if len(self._spent) > PERIODS:
             del self._spent[next(iter(self._spent))]
 
-    def add(self, usd: float) -> None:
-        """Count dollars that were spent now."""
-        for since in self._spent:
-            self._spent[since] += usd
-
     def left(self, since: str, limit: float) -> float:
         """Return the dollars that are neither spent nor reserved, of a limit on the period from `since` on."""
         return limit - self._spent.get(since, 0.0) - self.reserved

@@ -34,6 +34,7 @@ from tandem.deployments.access.client.bill_sender import BillSender
 from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Role
+from tandem.deployments.access.quota import Standing
 from tandem.deployments.access.store import BillBatch
 from tandem.deployments.access.usage import UsageQuery, day_of
 from tandem.deployments.admission.client import Entrance
@@ -205,8 +206,8 @@ class _Gateway:
 
     def __init__(self, site: _Site) -> None:
         self._site, self.dead = site, False
-        self._entrance = Entrance(self)
         self.bills = BillSender(self._charge)
+        self._entrance = Entrance(self, lambda: self.bills.last)
         cloud = Cloud(
             assign=site.routing.assign,
             account=site.account,
@@ -245,12 +246,11 @@ class _Gateway:
 
     def _report(self, report: Report) -> None:
         if not self.dead:
-            self._site.gate.quotas.used(report.account, report.tokens, report.request, report.bill.server_usd)
-            self.bills.add(report.charge(day_of(self._site.now_s())))
+            quotas, charge = self._site.gate.quotas, report.charge(day_of(self._site.now_s()))
+            self.bills.add(charge, partial(quotas.used, report.account, report.tokens, report.request))
 
-    async def _charge(self, batch: BillBatch) -> None:
-        if not self.dead:
-            await self._site.charge(batch)
+    async def _charge(self, batch: BillBatch) -> dict[str, Standing]:
+        return {} if self.dead else await self._site.charge(batch)
 
     async def enter(
         self, replica: str, entry: Entry, left: Sequence[int], wanted: Sequence[RoutingRequest]
@@ -326,10 +326,9 @@ class _Site:
     async def caller(self, hashed: str | None) -> Caller | None:
         return self._service.caller(hashed)
 
-    async def charge(self, batch: BillBatch) -> None:
+    async def charge(self, batch: BillBatch) -> dict[str, Standing]:
         """Have the key service book bills."""
-        self._service.charge(batch)
-        await self._service.written()
+        return await self._service.booked(batch)
 
     async def dial(self, endpoint: EndpointInfo) -> Engine:
         """Return an engine inside the cloud, for the gateway."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from tandem.deployments.admission.controller import LEARNING_S, Gate
 from tandem.deployments.admission.entry import Entry, LimitReached, Passage, QuotaExceeded, Room
 from tandem.deployments.config.settings import GateSettings, LedgerSettings, LimitSettings
 from tandem.deployments.learning.report import Report
+from tandem.deployments.outbox import DELAY_S
 from tandem.deployments.request.assignment import RoutingRequest, Unavailable
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.job import Delta, Job
@@ -50,9 +52,9 @@ class _Door:
     """One replica of the API."""
 
     def __init__(self, house: House) -> None:
-        self.entrance = Entrance(house)
-        self.callers = Callers(house.caller, house.loop.time)
         self.bills = BillSender(house.charge)
+        self.entrance = Entrance(house, lambda: self.bills.last)
+        self.callers = Callers(house.caller, house.loop.time)
 
 
 class House:
@@ -133,7 +135,8 @@ class House:
         self._due.setdefault(account, Bill()).add(bill)
         beyond_usd = max(0.0, bill.server_usd - self._reserved_usd.get(report.request, 0.0))
         self._beyond_usd[account] = self._beyond_usd.get(account, 0.0) + beyond_usd
-        self._door(report.request).bills.add(report.charge(day_of(self._now_s())))
+        charge = report.charge(day_of(self._now_s()))
+        self._door(report.request).bills.add(charge, partial(self._used, report))
 
     def _door(self, job: int) -> _Door:
         return self._doors[job % len(self._doors)]
@@ -179,9 +182,13 @@ class House:
         if self.router.up:
             self._gate.under_way(replica, {entry.request: entry for entry in entries})
 
-    def used(self, report: Report) -> None:
-        """Tell the gate what an answer has used."""
-        self._gate.quotas.used(report.account, report.tokens, report.request, report.bill.server_usd)
+    def _used(self, report: Report, standing: Standing) -> None:
+        """Tell the gate soon, if there is one, what an answer has used."""
+        self.loop.call_later(DELAY_S, self._tell_used, report, standing)
+
+    def _tell_used(self, report: Report, standing: Standing) -> None:
+        if self.router.up:
+            self._gate.quotas.used(report.account, report.tokens, report.request, standing)
 
     # -- the key service --------------------------------------------------------------------------------
 
@@ -199,21 +206,19 @@ class House:
 
         return await self.access.ask(ask)
 
-    async def charge(self, batch: BillBatch) -> None:
+    async def charge(self, batch: BillBatch) -> dict[str, Standing]:
         """Have the key service book bills."""
 
-        async def ask() -> None:
-            service = self._service
-            service.charge(batch)
-            await service.written()
+        async def ask() -> dict[str, Standing]:
+            booked = await self._service.booked(batch)
             if self._ambush is not None and not self._ambush.done() and self.kill_access():
                 self._ambush.set_result(None)
                 await asyncio.sleep(0)  # it does not come to say so
+            return booked
 
         while True:
             try:
-                await self._within(self._limits.assign_s, self.access.ask(ask))
-                return
+                return await self._within(self._limits.assign_s, self.access.ask(ask))
             except LeaseLost:  # another one writes by now
                 await asyncio.sleep(AGAIN_S)
 

@@ -101,9 +101,6 @@ class FragileWorld(World):
         """Report what answers have taught; lost while there is no router."""
         if self._router.up:
             super().report(reports)
-            if self.house is not None:
-                for report in reports:
-                    self.house.used(report)
 
     @property
     def _locked(self) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
+from tandem.deployments.access.quota import Standing
 from tandem.deployments.access.store import BillBatch
 from tandem.deployments.request.bill import Charge
 
@@ -19,22 +20,28 @@ AGAIN_S = 0.5
 class BillSender:
     """Bills that are not booked yet. One batch is on its way at a time; bills that come meanwhile are the next one.
 
-    send: returns when a batch is on disk, which books it once however often it is sent.
+    send: returns when a batch is on disk, which books it once however often it is sent: what its accounts with limits
+    of dollars have spent now.
     """
 
-    def __init__(self, send: Callable[[BillBatch], Awaitable[object]]) -> None:
+    def __init__(self, send: Callable[[BillBatch], Awaitable[Mapping[str, Standing]]]) -> None:
         self._send = send
         self._name, self._number = secrets.token_hex(8), 0
-        self._waiting: list[Charge] = []
+        self._waiting: list[tuple[Charge, Callable[[Standing], object]]] = []
         self._last: asyncio.Future[None] | None = None  # done when the latest bill is booked
         self._sending: asyncio.Task[None] | None = None
 
-    def add(self, charge: Charge) -> None:
-        """Send a bill."""
+    @property
+    def last(self) -> asyncio.Future[None] | None:
+        """Future that is done when all bills so far are booked; None if there were none."""
+        return self._last
+
+    def add(self, charge: Charge, told: Callable[[Standing], object] = lambda _: None) -> None:
+        """Send a bill. told: called once it is booked, with what its account has spent since."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             self._last = loop.create_future()
-        self._waiting.append(charge)
+        self._waiting.append((charge, told))
         if self._sending is None or self._sending.done():
             self._sending = loop.create_task(self._send_all())
 
@@ -51,16 +58,18 @@ class BillSender:
     async def _send_all(self) -> None:
         while self._waiting:
             assert self._last is not None
-            charges, self._waiting, booked = self._waiting, [], self._last
+            sent, self._waiting, booked = self._waiting, [], self._last
             self._number += 1
-            await self._send_until_booked(BillBatch(self._name, self._number, charges))
+            batch = BillBatch(self._name, self._number, [charge for charge, _ in sent])
+            standings = await self._send_until_booked(batch)
+            for charge, told in sent:
+                told(standings.get(charge.account, Standing()))
             booked.set_result(None)
 
-    async def _send_until_booked(self, batch: BillBatch) -> None:
+    async def _send_until_booked(self, batch: BillBatch) -> Mapping[str, Standing]:
         while True:
             try:
-                await self._send(batch)
-                return
+                return await self._send(batch) or {}  # nothing from a key service of version 0.1
             except Exception as error:  # whatever it is, the bills are due
                 logger.warning("%d bills are sent again: %s", len(batch.charges), error)
             await asyncio.sleep(AGAIN_S)

@@ -40,6 +40,10 @@ class Router:
         self.told.append(("under_way", [entry.request for entry in entries]))
 
 
+def all_booked() -> None:
+    """Say that no bill waits to be booked."""
+
+
 def entry(number: int, concurrent: int | None = None) -> Entry:
     return Entry(number, "a", 1, 10, Terms(0.5, 1e-7, concurrent=concurrent))
 
@@ -47,7 +51,7 @@ def entry(number: int, concurrent: int | None = None) -> Entry:
 @in_virtual_time
 async def test_what_ends_is_told_together() -> None:
     router = Router()
-    entrance = Entrance(router)
+    entrance = Entrance(router, all_booked)
     for number in (1, 2):
         await entrance.enter(entry(number))
     for number in (1, 2):
@@ -59,12 +63,27 @@ async def test_what_ends_is_told_together() -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize("usd", [1.0, None])
+async def test_the_gate_is_told_of_what_is_over_until_it_is_booked(usd: float | None) -> None:
+    router, booked = Router(), asyncio.get_running_loop().create_future()
+    entrance = Entrance(router, lambda: booked)
+    await entrance.enter(Entry(1, "a", 1, 10, Terms(0.5, 1e-7, usd=usd)))
+    entrance.leave(1, finished=True)
+    await asyncio.sleep(1.5 * SIGN_S)
+    assert router.told == [("left", [1]), *[("under_way", [1])] * (usd is not None)]
+    booked.set_result(None)
+    await asyncio.sleep(2 * SIGN_S)
+    assert len(router.told) == 1 + (usd is not None)
+    entrance.close()
+
+
+@in_virtual_time
 @pytest.mark.parametrize("closes", [True, False])
 async def test_a_place_is_taken_until_its_sessions_are_closed(closes: bool) -> None:
     """The next request might otherwise find the engine full. Sessions that do not close in time count as gone."""
     router, closed = Router(), asyncio.Event()
     closing = asyncio.ensure_future(closed.wait())
-    entrance = Entrance(router, lambda: {closing})
+    entrance = Entrance(router, all_booked, lambda: {closing})
     await entrance.enter(entry(1))
     entrance.leave(1)
     await asyncio.sleep(CLOSING_S / 2)
@@ -80,7 +99,7 @@ async def test_a_place_is_taken_until_its_sessions_are_closed(closes: bool) -> N
 @in_virtual_time
 async def test_what_is_under_way_is_told_again_and_again() -> None:
     router = Router()
-    entrance = Entrance(router)
+    entrance = Entrance(router, all_booked)
     for number in (1, 2):
         await entrance.enter(entry(number))
     await asyncio.sleep(2.5 * SIGN_S)
@@ -97,7 +116,7 @@ async def test_whoever_is_turned_away_leaves_as_well() -> None:
     """The request may have been waiting when it gave up."""
     router = Router()
     router.full = True
-    entrance = Entrance(router)
+    entrance = Entrance(router, all_booked)
     with pytest.raises(LimitReached):
         await entrance.enter(entry(1))
     entrance.close()
@@ -140,7 +159,7 @@ class Gated:
 async def test_as_many_clients_as_the_limit_are_never_refused(limit: int, replicas: int) -> None:
     """Each asks again as soon as it has its answer, of whichever replica of the API: none comes back too late."""
     router = Gated()
-    entrances = [Entrance(router) for _ in range(replicas)]
+    entrances = [Entrance(router, all_booked) for _ in range(replicas)]
     begun_s = now_s()
 
     async def client(first: int) -> None:
@@ -165,7 +184,7 @@ async def test_as_many_clients_as_the_limit_are_never_refused(limit: int, replic
 @in_virtual_time
 async def test_more_than_the_limit_are_refused() -> None:
     """One that waits for an answer that goes on, after a while; and at once where one waits already."""
-    entrance = Entrance(Gated())
+    entrance = Entrance(Gated(), all_booked)
     await entrance.enter(entry(1, 1))
     waiting = asyncio.create_task(entrance.enter(entry(2, 1)))
     await asyncio.sleep(2 * CALL_S)
@@ -182,7 +201,7 @@ async def test_more_than_the_limit_are_refused() -> None:
 @in_virtual_time
 async def test_what_is_over_is_said_again_where_a_call_has_failed() -> None:
     router = Router()
-    entrance = Entrance(router)
+    entrance = Entrance(router, all_booked)
     await entrance.enter(entry(1))
     entrance.leave(1)
     router.full = True

@@ -320,9 +320,9 @@ def test_dollars_are_kept_to_with_fifty_at_once(answers: list[tuple[int, float]]
                 await there.enter("api", paid(number, output, usd=limit))
                 let_in.append((number, most(output) * part))
         for number, usd in let_in:
-            there.quotas.used("a", 0, number, usd)
-            there.leave("api", number)
             spent += usd
+            there.quotas.used("a", 0, number, Standing(Spent(SINCE, spent)))
+            there.leave("api", number)
         assert spent <= limit * (1 + 1e-6)
         if let_in:
             spending = there.quotas._limits["a"].spending
@@ -338,7 +338,7 @@ async def test_dollars_that_are_spent_are_another_refusal_than_reserved_ones(clo
     with pytest.raises(LimitReached, match="reserved") as waits:
         await there.enter("api", paid(2, 40, usd=0.5))
     assert waits.value.retry_after_s == 1.0
-    there.quotas.used("a", 40, 1, 0.45)
+    there.quotas.used("a", 40, 1, Standing(Spent(SINCE, 0.45)))
     with pytest.raises(QuotaExceeded, match=r"0.5 dollars a month: 0.050000 are left since 2026-11-01.*0.45"):
         await there.enter("api", paid(3, 40, usd=0.5))
     await there.enter("api", paid(4, 2, usd=0.5))
@@ -355,6 +355,42 @@ async def test_a_new_gate_knows_the_reservations_of_requests_under_way(clock: Cl
     there.under_way("api", {1: paid(1, 40, usd=0.5)})
     with pytest.raises(LimitReached, match="reserved"):
         await there.enter("api", paid(2, 40, usd=0.5))
+
+
+async def test_a_new_gate_counts_what_is_over_and_not_booked_yet(clock: Clock) -> None:
+    """Dollars of an answer whose bill waits for the ledger are in neither the ledger nor the new gate."""
+    there = charging(clock)
+    over = replace(paid(1, 40, usd=1.0), sessions=0)
+    for _ in range(5):
+        there.under_way("api", {1: over})
+        assert not there.under_way_now
+        clock.now_s += SETTLED_S / 2
+    with pytest.raises(LimitReached, match="reserved"):
+        await there.enter("api", paid(2, 60, spent=0.1, usd=1.0))
+    there.quotas.used("a", 40, 1, Standing(Spent(SINCE, 0.55)))
+    there.under_way("api", {})
+    with pytest.raises(QuotaExceeded):
+        await there.enter("api", paid(3, 60, spent=0.1, usd=1.0))
+    await there.enter("api", paid(4, 38, spent=0.1, usd=1.0))
+
+
+async def test_an_end_that_was_not_told_is_seen_in_what_is_not_booked_yet(clock: Clock) -> None:
+    there = charging(clock)
+    one = paid(1, 40, concurrent=1)
+    await there.enter("api", one)
+    there.under_way("api", {1: replace(one, sessions=0)})
+    await there.enter("api", paid(2, 40, concurrent=1))
+    assert set(there.quotas._reserved) == {1, 2}
+
+
+async def test_what_a_request_has_read_in_the_ledger_is_not_counted_again(clock: Clock) -> None:
+    """The first one's bill is booked, and the gate is told of it a little later."""
+    there = charging(clock)
+    await there.enter("api", paid(1, 40, usd=1.0))
+    with suppress(LimitReached):
+        await there.enter("api", paid(2, 40, spent=0.45, usd=1.0))
+    there.quotas.used("a", 40, 1, Standing(Spent(SINCE, 0.45)))
+    await there.enter("api", paid(3, 40, spent=0.45, usd=1.0))
 
 
 async def test_an_answer_that_never_began_gives_its_reservation_back(clock: Clock) -> None:
@@ -393,7 +429,7 @@ async def test_tokens_that_were_not_taken_are_not_given_back(clock: Clock) -> No
     there = charging(clock)
     await there.enter("api", paid(1, 50, tokens_per_minute=None))
     await there.enter("api", paid(2, 40, tokens_per_minute=100))
-    there.quotas.used("a", 0, 1, 0.1)
+    there.quotas.used("a", 0, 1, Standing(Spent(SINCE, 0.1)))
     tokens = there.quotas._limits["a"].tokens
     assert tokens is not None
     assert tokens.left(clock.now_s) == 50
@@ -430,9 +466,10 @@ def test_a_teams_dollars_are_kept_to_with_fifty_at_once_over_two_keys(
                 await there.enter("api", of_team(number, account, output, Quota(usd=limit)))
                 let_in.append((number, account, most(output) * part))
         for number, account, usd in let_in:
-            there.quotas.used(account, 0, number, usd)
-            there.leave("api", number)
             spent += usd
+            team = TeamLimits(Team("red", Quota(usd=limit)), Spent(SINCE, spent))
+            there.quotas.used(account, 0, number, Standing(team=team))
+            there.leave("api", number)
         assert spent <= limit * (1 + 1e-6)
         for number, (account, output, _) in enumerate(answers, 50):  # what they did not take is free again
             with suppress(LimitReached, QuotaExceeded):

@@ -135,7 +135,7 @@ class Office:
         self.booked = len(self.reports)
 
     def cloud(self) -> Cloud:
-        entrance = Entrance(self)
+        entrance = Entrance(self, lambda: None)
         return Cloud(
             self.assign,
             self.account,

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.deployments.access.client.bill_sender import AGAIN_S, BillSender
+from tandem.deployments.access.quota import Standing
 from tandem.deployments.access.store import BillBatch, Ledger
+from tandem.deployments.access.usage import Spent
 from tandem.deployments.request.bill import Bill, Charge
 from tests.virtual import in_virtual_time, now_s
 from tests.virtual import run as run_virtually
@@ -22,12 +24,13 @@ class Service:
         self.heard: list[tuple[int, list[int]]] = []
         self.senders: set[str] = set()
 
-    async def charge(self, batch: BillBatch) -> None:
+    async def charge(self, batch: BillBatch) -> dict[str, Standing]:
         self.senders.add(batch.sender)
         self.heard.append((batch.number, [charge.bill.requests for charge in batch.charges]))
         await asyncio.sleep(0.01)
         if self.away:
             raise ConnectionError("it died")
+        return {"me": Standing(Spent("2026-11-01", float(batch.number)))}
 
 
 def charge(requests: int) -> Charge:
@@ -46,6 +49,24 @@ async def test_a_bill_goes_at_once_and_those_that_come_meanwhile_go_together() -
     assert service.heard == [(1, [1]), (2, [2, 3])]
     await sender.booked(10.0)
     assert now_s() < 0.03
+
+
+@in_virtual_time
+async def test_each_bill_tells_when_it_is_booked_what_its_account_has_spent() -> None:
+    service, told = Service(), list[tuple[int, Standing]]()
+    service.away = True
+    sender = BillSender(service.charge)
+    for requests in (1, 2, 3):
+        sender.add(charge(requests), lambda standing, requests=requests: told.append((requests, standing)))  # type: ignore[misc]
+    sender.add(Charge("you", "", Bill(requests=4)), lambda standing: told.append((4, standing)))
+    await asyncio.sleep(AGAIN_S)
+    assert not told
+    assert sender.last is not None
+    assert not sender.last.done()
+    service.away = False
+    await sender.last
+    mine = Standing(Spent("2026-11-01", 1.0))
+    assert told == [(1, mine), (2, mine), (3, mine), (4, Standing())]
 
 
 @in_virtual_time
@@ -102,13 +123,14 @@ def test_every_bill_is_booked_once_however_often_the_service_dies(
     """A service may die before it has written a batch, or after that and before it has said so."""
     left, ledger = iter(fates), Ledger()
 
-    async def send(batch: BillBatch) -> None:
+    async def send(batch: BillBatch) -> dict[str, Standing]:
         await asyncio.sleep(0.01)
         fate = next(left, "booked")
         if fate != "lost before":
             ledger.charge([batch])
         if fate != "booked":
             raise ConnectionError("it died")
+        return {}
 
     async def run() -> None:
         senders = [BillSender(send), BillSender(send)]
