@@ -39,6 +39,7 @@ BENCHMARKS = {
     "hat_chunks": Benchmark("hat.chunks", 5),
     "hat_leakage": Benchmark("hat.leakage", 4),
     "hat_wire": Benchmark("hat.wire", 2),
+    "privacy": Benchmark("hat.privacy", 0.2),
     "pice_bound": Benchmark("pice.bound", 6),
     "pice_live": Benchmark("pice.live", 18),
     "pice_quality": Benchmark("pice.quality", 6),

@@ -74,11 +74,15 @@ class NameLists:
                 yield word.begin, word.end
 
     def _names(self, text: str, run: list[_Word], lower: Collection[str]) -> Iterator[_Word]:
-        before = text[max(0, run[0].begin - 32) : run[0].begin]
-        if _CUE.search(before) and run[0].text not in _NO_NAME and self._may_be(run[0].text):
-            yield from run[:_LONGEST]
-            return
-        initial = bool(_SENTENCE.search(before))
+        for at, word in enumerate(run):
+            if word.text not in _NO_NAME and _CUE.search(_before(text, word)) and self._may_be(word.text):
+                yield from self._unannounced(text, run[:at], lower)
+                yield from run[at : at + _LONGEST]
+                return
+        yield from self._unannounced(text, run, lower)
+
+    def _unannounced(self, text: str, run: list[_Word], lower: Collection[str]) -> Iterator[_Word]:
+        initial = bool(run) and bool(_SENTENCE.search(_before(text, run[0])))
         at = 0
         while at < len(run):
             taken = self._taken(run[at:], initial and at == 0, lower)
@@ -86,7 +90,7 @@ class NameLists:
             at += taken or 1
 
     def _may_be(self, word: str) -> bool:
-        return word.lower() not in self.common or self.first[word] + self.last[word] > 1
+        return word in self.first or word in self.last or word.lower() not in self.common
 
     def _taken(self, run: list[_Word], initial: bool, lower: Collection[str]) -> int:
         """Return how many of the first words are a name; 0 if none is.
@@ -102,6 +106,8 @@ class NameLists:
                 return 3 if len(following) > 1 and following[1] in self.last else 2
         if ordinary or run[0].text != word or len(word) < 3:
             return 0
+        if not initial and following and not self._is_ordinary(following[0], lower):
+            return 2  # of no list, and no other words either
         known = self.first[word] + self.last[word]
         return int(known > 1 if initial else known > 0)
 
@@ -130,6 +136,11 @@ def _runs(text: str) -> Iterator[list[_Word]]:
         run.append(word)
     if run:
         yield run
+
+
+def _before(text: str, word: _Word) -> str:
+    """Return the text before a word, as far as it tells anything."""
+    return text[max(0, word.begin - 32) : word.begin]
 
 
 def _cased(word: str) -> str:

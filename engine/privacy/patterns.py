@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import ip_address
@@ -18,9 +19,18 @@ _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b
 _CARD = re.compile(r"(?<![\w-])\d(?:[ -]?\d){12,18}(?![\w-])")
 _YEARS = re.compile(r"(?:1\d|20)\d\d ?[-–/] ?(?:(?:1\d|20)\d\d|\d\d)")
 _DATE = re.compile(r"\d{4}([-./])\d{1,2}\1\d{1,2}|\d{1,2}([-./])\d{1,2}\2(?:\d{2}|\d{4})")
-_NUMBER = re.compile(r"(?<![\w.,/-])(?:\d{2,}(?:-\d{2,}){1,4}|[A-Z]{0,3}\d{7,}[A-Z]?)(?![\w/-]|[.,]\d)")
+_NUMBER = re.compile(
+    r"(?<![\w.,/-])(?:\d{2,}(?:-\d{2,}){1,4}(?:x\d{1,5})?|[A-Z]{0,3}\d{7,}[A-Z]?|[A-Z]{2}(?: ?\d\d){3} ?[A-Z]"
+    r"|(?=(?:[A-Z]*\d){4})(?=\d*[A-Z])[A-Z\d]{8,20})(?![\w/-]|[.,]\d)"
+)
+_PHONE = re.compile(  # in a country's own form: 01632 960605, (0121) 496 0878, 605 985 618, 22 938 75 58
+    r"(?<![\w.,/-])(?:\(?0\d{1,5}\)?(?:[ /-]{0,2}\d{2,8}){1,5}|\d{3} \d{3} \d{3}|\d\d \d{3} \d\d \d\d)"
+    r"(?![\w/-]|[.,]\d)"
+)
 _PHONE_REGION = "US"
 """Region of telephone numbers without a country's code: the matcher takes all that could be one somewhere."""
+_PHONE_DIGITS, _NUMBER_DIGITS = range(8, 16), 6
+"""Digits of telephone numbers, and the fewest of others."""
 
 _WORD = r"[^\W\d_][\w'’.-]*"
 _STREETS = (
@@ -37,21 +47,36 @@ _STREETS = (
     r"(?:[A-ZÄÖÜ][\w.-]*[ -]){1,3}(?:Straße|Str\.|Platz|Allee|Weg|Ring) \d{1,4}[a-z]?\b",
     # Calle Mayor 5, Via Roma, 12, ul. Długa 7
     r"(?:Calle|C/|Avenida|Avda\.|Av\.|Plaza|Paseo|Carrer|Via|Viale|Piazza|Corso|Vicolo|Rua|Travessa|Praça|Largo"
-    r"|ul\.|ulica|al\.) (?:(?:de|del|della|dei|di|da|do|dos|das|la|las|los|el|e|y|i) ){0,2}"
+    r"|ul\.|ulica|al\.) (?:(?:de|del|della|dei|di|da|do|dos|la|las|los|el|e|y|i) ){0,2}"
     r"%(word)s(?: (?:de |del |la )?[^\W\d_][\w'’.-]*){0,3},? (?:n\.? ?º? ?)?\d{1,4}(?:[-/]\d+)?\b",
 )
-_TOWNS = (
-    r"(?:%(word)s ){0,2}%(word)s, [A-Z]{2} \d{5}(?:-\d{4})?",  # Springfield, IL 62704
-    r"[A-Z]{1,2}\d[A-Z\d]? \d[A-Z]{2}",  # NW1 6XE
+_CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w'’.-]*"
+_MORE = (
+    r"(?:[ -](?:(?:de|del|della|di|da|do|dos|la|le|las|los|der|den|am|an|sur|les|lès|aan|i|y|en) ){0,2}"
+    rf"{_CAPITAL}){{0,4}}"
 )
-_TOWN = r"(?:,? \d{4,5}(?: ?[A-Z]{2})? [A-ZÀ-Ý][\w-]+(?: (?:am|an der|sur|la|le|del) [A-ZÀ-Ý]?[\w-]+)?)?"
-"""Town that may follow a street."""
+"""Further words of a place, and particles before them."""
+_UK = r"[A-Z]{1,2}\d[A-Z\d]? \d[A-Z]{2}"
+_HOUSE = (
+    rf"(?:(?:{_CAPITAL}|ul\.|ulica|plac|al\.|rue){_MORE},? \d{{1,4}} ?[a-z]?(?:[-/]\d+)?(?: {_CAPITAL} \w{{1,4}})?"
+    rf"|\d{{1,5}}[A-Za-z]?,? {_WORD}{_MORE}(?:,? (?:Apt|Apartment|Suite|Unit|Flat|Floor)\.? ?#?\w+)?)"
+)
+_TOWN = (
+    rf"(?:(?:\d{{5}}|\d\d-\d{{3}}|\d{{4}} ?[A-Z]{{2}}|(?!19|20)\d{{4}}),?\s{_CAPITAL}{_MORE}(?: \([A-Z]{{2}}\))?"
+    rf"|{_CAPITAL}{_MORE},? (?:[A-Z]{{2}} )?\d{{5}}(?:-\d{{4}})?)"
+)
 _ADDRESS = re.compile(
     "|".join(
-        [rf"\b(?:{street % {'word': _WORD}}){_TOWN}" for street in _STREETS]
-        + [rf"\b(?:{town % {'word': _WORD}})\b" for town in _TOWNS]
+        [
+            rf"\b{_HOUSE} ?[,\n] ?{_TOWN}\b\)?",
+            rf"\b(?:[A-Z\d][\w'-]*(?: [A-Z\d][\w'-]*){{0,3}}(?:\n|, ?)){{1,3}}{_UK}\b",
+        ]
+        + [rf"\b(?:{street % {'word': _WORD}})" for street in _STREETS]
+        + [rf"\b{_CAPITAL}{_MORE}, [A-Z]{{2}} \d{{5}}(?:-\d{{4}})?\b", rf"\b{_UK}\b"]
     )
 )
+
+_LINE = re.compile(r"[^\n]+")
 
 Span = tuple[int, int, str]
 """(begin, end, kind) of a part of a text."""
@@ -72,17 +97,23 @@ def find(text: str) -> Iterator[Span]:
     for begin, end, kind in _matches(_CARD, text, "card"):
         if luhn.is_valid(re.sub(r"[ -]", "", text[begin:end])):
             yield begin, end, kind
-    yield from _matches(_ADDRESS, text, "address")
+    for begin, end, kind in _matches(_ADDRESS, text, "address"):
+        yield from _matches(_LINE, text, kind, begin, end)
+    for begin, end, kind in _matches(_PHONE, text, "phone"):
+        if sum(map(str.isdigit, text[begin:end])) in _PHONE_DIGITS and not _harmless(text[begin:end]):
+            yield begin, end, kind
     for found in PhoneNumberMatcher(text, _PHONE_REGION, Leniency.POSSIBLE):
         if not _harmless(found.raw_string):
             yield found.start, found.end, "phone"
     for begin, end, kind in _matches(_NUMBER, text, "number"):
-        if sum(character.isdigit() for character in text[begin:end]) >= 7 and not _harmless(text[begin:end]):
+        if sum(map(str.isdigit, text[begin:end])) >= _NUMBER_DIGITS and not _harmless(text[begin:end]):
             yield begin, end, kind
 
 
-def _matches(pattern: re.Pattern[str], text: str, kind: str) -> Iterator[Span]:
-    for found in pattern.finditer(text):
+def _matches(
+    pattern: re.Pattern[str], text: str, kind: str, begin: int = 0, end: int = sys.maxsize
+) -> Iterator[Span]:
+    for found in pattern.finditer(text, begin, end):
         yield found.start(), found.end(), kind
 
 

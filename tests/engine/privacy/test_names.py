@@ -20,7 +20,9 @@ def found(text: str, names: NameLists | None = None) -> list[str]:
         ("a letter to JOHN SMITH", ["JOHN", "SMITH"]),
         ("Mark Twain wrote it, and Virginia Woolf read it", ["Virginia", "Woolf"]),
         ("ask Mark Twain", ["Mark", "Twain"]),
-        ("Позвоните Ивану Анна", ["Анна"]),
+        ("Вот Анна", ["Анна"]),
+        ("I met Gianluigi Qwajello there", ["Gianluigi", "Qwajello"]),
+        ("Dear Kiki Le Marec, hello", ["Kiki", "Le", "Marec"]),
     ],
 )
 def test_names(text: str, names: list[str]) -> None:
