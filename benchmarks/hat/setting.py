@@ -9,6 +9,8 @@ Devices: 10 Jetson AGX Orin and 20 AGX Xavier, from their data sheets by the sam
 prompt of 2k tokens, to which nothing was fitted: 0.30 s in the cloud (paper: 0.28) and 0.12 s on an Orin (0.09).
 Links: three groups, 10, 7.5 and 5 MB/s up and 15, 12.5 and 10 down, the ends and the middle of the paper's range; or
 ("Wi-Fi") stretches of iperf3 on a campus's Wi-Fi (Solis; uplink, mean 8.0 MB/s), 1.5 times as much down.
+Power modes: the highest, or, as in the paper, one drawn by lot for each device after every 5 requests; by the GPU's
+clock alone, which makes less of them than the paper's factor of 10 between an Orin's highest and a Xavier's lowest.
 RTT: 3 ms; the paper has none.
 Prompts: SpecBench's 480 first turns and CNN/DM's articles, each scaled to the paper's mean; without the data a
 lognormal of the paper's mean and deviation. Answers: at most 128 tokens; the mean would be 150
@@ -54,6 +56,11 @@ ORINS = (4, 3, 3)  # of each link group
 XAVIERS = (6, 7, 7)
 LINKS = ((10.0, 15.0), (7.5, 12.5), (5.0, 10.0))  # MB/s up and down
 DOWN_TO_UP = 1.5
+POWER_MODES = (1.0, 900 / 1377, 670 / 1377, 520 / 1377)
+"""Shares of a device's speed in its power modes: of the clock, MHz, that an AGX Xavier's GPU has without a limit and
+with 30, 15 and 10 W; taken for the Orin, too."""
+MODE_REQUESTS = 5
+"""Requests after which the paper changes all devices' modes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +146,14 @@ def setting(
     system: System,
     rate_per_s: float,
     *,
-    links: str = "constant",
+    varying: str = "",
     seed: int = 0,
     devices: int = 30,
     stages: int = GPUS,
 ) -> Config:
-    """One cell. devices: 30, or 1 (an Orin in the middle group), as where the paper measures acceptance; stages: GPUs
-    of the cloud's pipeline."""
+    """One cell. varying: "Wi-Fi" for links as measured, "power modes" for devices whose modes change after every
+    MODE_REQUESTS requests, "" for neither; devices: 30, or 1 (an Orin in the middle group), as where the paper measures
+    acceptance; stages: GPUs of the cloud's pipeline."""
     engine: dict[str, Any] = {
         "block_size": BLOCK,
     }
@@ -183,28 +191,41 @@ def setting(
                     "engine": engine,
                 }
             ],
-            "devices": _devices(dataset, links, seed) if devices > 1 else _one_device(dataset),
+            "devices": _varying(_devices(dataset, devices), dataset, rate_per_s, varying, seed),
         }
     )
 
 
-def _devices(dataset: Dataset, links: str, seed: int) -> list[dict[str, Any]]:
-    if links == "constant":
-        return [
-            {"count": count, "hardware": hardware, "model": dataset.model, "link": _constant(*link)}
-            for hardware, counts in (("AGXOrin", ORINS), ("AGXXavier", XAVIERS))
-            for count, link in zip(counts, LINKS, strict=True)
-        ]
-    hardware = ["AGXOrin"] * sum(ORINS) + ["AGXXavier"] * sum(XAVIERS)
-    random = np.random.Generator(np.random.PCG64([seed, 11]))
-    return [
-        {"hardware": one, "model": dataset.model, "link": _measured(stretch)}
-        for one, stretch in zip(hardware, random.permutation(wifi())[: len(hardware)].tolist(), strict=True)
+def _devices(dataset: Dataset, devices: int) -> list[dict[str, Any]]:
+    """Return the groups of devices, with constant links."""
+    groups = [
+        {"count": count, "hardware": hardware, "model": dataset.model, "link": _constant(*link)}
+        for hardware, counts in (("AGXOrin", ORINS), ("AGXXavier", XAVIERS))
+        for count, link in zip(counts, LINKS, strict=True)
     ]
+    return [groups[1] | {"count": 1}] if devices == 1 else groups
 
 
-def _one_device(dataset: Dataset) -> list[dict[str, Any]]:
-    return [{"hardware": "AGXOrin", "model": dataset.model, "link": _constant(*LINKS[1])}]
+def _varying(
+    groups: list[dict[str, Any]], dataset: Dataset, rate_per_s: float, varying: str, seed: int
+) -> list[dict[str, Any]]:
+    """Return the devices with their links, or speeds, as they vary."""
+    if not varying:
+        return groups
+    random = np.random.Generator(np.random.PCG64([seed, 11]))
+    if varying == "Wi-Fi":
+        each = [group | {"count": 1} for group in groups for _ in range(group["count"])]
+        stretches = random.permutation(wifi())[: len(each)].tolist()
+        return [one | {"link": _measured(stretch)} for one, stretch in zip(each, stretches, strict=True)]
+    shares = sorted((i / group["count"], g) for g, group in enumerate(groups) for i in range(group["count"]))
+    each = [groups[g] | {"count": 1} for _, g in shares]  # as the simulator numbers those of groups
+    asked = requests(dataset, dataset.alpha, rate_per_s, seed, len(each))
+    times = [0.0, *(one.arrival_s for one in asked[MODE_REQUESTS::MODE_REQUESTS])]
+    modes = random.choice(POWER_MODES, (len(each), len(times))).tolist()
+    return [
+        one | {"speed_trace": list(zip(times, drawn, strict=True))}
+        for one, drawn in zip(each, modes, strict=True)
+    ]
 
 
 def _constant(up: float, down: float) -> dict[str, Any]:
@@ -300,14 +321,14 @@ def simulated(
     system: System,
     rate_per_s: float,
     *,
-    links: str = "constant",
+    varying: str = "",
     everything: bool = False,
     seed: int = 0,
     devices: int = 30,
     stages: int = GPUS,
 ) -> Result:
     """Simulate one cell. everything: the middle sends back all hidden states, as in the paper."""
-    config = setting(dataset, system, rate_per_s, links=links, seed=seed, devices=devices, stages=stages)
+    config = setting(dataset, system, rate_per_s, varying=varying, seed=seed, devices=devices, stages=stages)
     asked = requests(dataset, config.workload.acceptance.alpha, rate_per_s, seed, devices)
     service = _everything if everything else as_it_is
     return simulate(config, requests=asked, service=service)

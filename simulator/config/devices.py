@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.config.settings import LinkSettings
@@ -73,6 +74,7 @@ class DeviceGroup(DeviceModel):
     batch: sequences that each decodes at once; null: the profile's, else 1.
     others: further models on each; this one is loaded at the start.
     ends: step times of a split model's two ends; null: from hardware and model, without which there are none.
+    speed_trace: varying speed of the two ends, as [[second, share of their speed], …] from second 0 on.
     link: between the device and the cloud.
     power_w: power while computing, watts; null: the profile's, else 0.
     """
@@ -82,8 +84,17 @@ class DeviceGroup(DeviceModel):
     batch: int | None = Field(None, ge=1)
     others: tuple[DeviceModel, ...] = ()
     ends: MeasuredEnds | None = None
+    speed_trace: tuple[tuple[float, Annotated[float, Field(gt=0)]], ...] = ()
     link: LinkSettings = LinkSettings()
     power_w: float | None = Field(None, ge=0)
+
+    @field_validator("speed_trace")
+    @classmethod
+    def _begins_at_0(cls, trace: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+        times = [time_s for time_s, _ in trace]
+        if trace and (times[0] != 0 or times != sorted(times)):
+            raise ValueError("a trace begins at second 0 and goes on in order")
+        return trace
 
     def split_ends(self, first: int, drafter: DrafterKind, data: Path | None) -> Ends | None:
         """Step times of the two ends of a model split after `first` layers; None if the device has no ends."""

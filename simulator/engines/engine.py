@@ -28,19 +28,28 @@ class Hardware:
     """Hardware that engines share. Overlapping steps get equal shares of it, as processes do on a CPU or a GPU.
 
     busy_s: seconds in which it computed.
+    alone_s, alone_s2: sums of the seconds that its steps take alone, and of their squares.
+    steps: number of them.
     """
 
-    __slots__ = ("_since_s", "_steps", "_timer", "busy_s", "loop")
+    __slots__ = ("_since_s", "_speed", "_steps", "_timer", "alone_s", "alone_s2", "busy_s", "loop", "steps")
 
-    def __init__(self, loop: VirtualLoop) -> None:
-        self.busy_s = 0.0
-        self.loop = loop
+    def __init__(self, loop: VirtualLoop, speed: Callable[[float], float] | None = None) -> None:
+        """speed: share of its speed at a time, seconds; None: always 1."""
+        self.busy_s = self.alone_s = self.alone_s2 = 0.0
+        self.steps = 0
+        self.loop, self._speed = loop, speed
         self._steps: list[_Step] = []  # running
         self._since_s = 0.0  # when their rest was last computed
         self._timer: Handle | None = None  # of the step that ends first
 
     def compute(self, seconds: float, done: Callable[[], object]) -> None:
-        """Begin a step that would take `seconds` alone."""
+        """Begin a step that would take `seconds` alone, at full speed."""
+        if self._speed is not None:
+            seconds /= self._speed(self.loop.time())
+        self.steps += 1
+        self.alone_s += seconds
+        self.alone_s2 += seconds * seconds
         self._reckon()
         self._steps.append(_Step(seconds, done))
         self._arm()

@@ -16,7 +16,6 @@ from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import RoundTask
 from tandem.engine.split.base import Judgement
 from tandem.engine.split.hidden_states import Kind
-from tandem.simulator.clock import VirtualLoop
 from tandem.simulator.engines.engine import Compute, Hardware, TimedDriver, TimedRunner, work_s
 from tandem.simulator.engines.guesses import Guesses
 from tandem.simulator.engines.hidden_states import codec, rows
@@ -111,7 +110,7 @@ class TimedOuterEngine(CoreOuterEngine):
 
     def __init__(
         self,
-        loop: VirtualLoop,
+        hardware: Hardware,
         model: str,
         config: EngineConfig,
         split: SplitInfo,
@@ -119,8 +118,8 @@ class TimedOuterEngine(CoreOuterEngine):
         runner: TimedOuterRunner,
         ends: Ends,
     ) -> None:
-        self._loop, self._hardware, self._ends = loop, Hardware(loop), ends
-        core = OuterCore(runner, config, loop.time)
+        self._hardware, self._ends = hardware, ends
+        core = OuterCore(runner, config, hardware.loop.time)
         driver = TimedDriver(core, self._hardware, runner.seconds)
         info = _info(model, config.kv_tokens, split)
         super().__init__(core, driver, info, kind=kind, codec=codec(split.hidden))
@@ -128,7 +127,7 @@ class TimedOuterEngine(CoreOuterEngine):
 
     async def take(self, rows: int) -> None:
         """Return when the head has computed logits of `rows` rows."""
-        done: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        done: asyncio.Future[None] = asyncio.Future(loop=self._hardware.loop)
         self._hardware.compute(self._ends.head(rows), partial(_set, done))
         await done
 

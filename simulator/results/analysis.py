@@ -27,12 +27,16 @@ class Service(NamedTuple):
 
     busy_s: seconds in which its hardware computed.
     steps: forward passes.
+    step_s, step_deviation_s: mean and standard deviation of what they take alone; of a pipeline, those of its first
+        stage.
     preempted: number of preemptions.
     open_sessions: left at the end.
     """
 
     busy_s: float
     steps: int
+    step_s: float
+    step_deviation_s: float
     preempted: int
     open_sessions: int
 

@@ -84,8 +84,16 @@ def _simulate(
 
 
 def _service(server: SimulatedServer) -> Service:
-    counters = server.core.gauges()
-    return Service(server.hardware.busy_s, counters.steps, counters.preempted, server.open_sessions)
+    counters, hardware = server.core.gauges(), server.hardware
+    mean_s = hardware.alone_s / max(1, hardware.steps)
+    return Service(
+        hardware.busy_s,
+        counters.steps,
+        mean_s,
+        max(0.0, hardware.alone_s2 / max(1, hardware.steps) - mean_s**2) ** 0.5,
+        counters.preempted,
+        server.open_sessions,
+    )
 
 
 class Unreachable(EngineError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from tandem.simulator.config.config import Config
 from tandem.simulator.config.devices import DeviceGroup, DeviceModel
 from tandem.simulator.config.modes import SplitConfig
 from tandem.simulator.engines.device_model import ScriptedEngine
+from tandem.simulator.engines.engine import Hardware
 from tandem.simulator.engines.guesses import Guesses
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
 from tandem.simulator.engines.split import TimedOuterEngine, TimedOuterRunner
@@ -147,7 +149,8 @@ class Devices(Sequence[SimulatedDevice]):
         if ends is None:
             return None
         runner = TimedOuterRunner(self._script, self._guesses, ends, split.drafter != "none")
-        return TimedOuterEngine(self._loop, "ends", split.engine, info, split.kind, runner, ends)
+        hardware = Hardware(self._loop, _over_time(group.speed_trace) if group.speed_trace else None)
+        return TimedOuterEngine(hardware, "ends", split.engine, info, split.kind, runner, ends)
 
     @property
     def busy(self) -> Collection[SimulatedDevice]:
@@ -277,6 +280,12 @@ class _Watched(SwitchingDevice):
     ) -> DeviceSession:
         self._opened()
         return await super().open_with(model, prompt, sampling, log)
+
+
+def _over_time(trace: Sequence[tuple[float, float]]) -> Callable[[float], float]:
+    """Return the trace's value at a time."""
+    times, values = zip(*trace, strict=True)
+    return lambda now_s: values[bisect_right(times, now_s) - 1]
 
 
 def _names(g: int, group: DeviceGroup) -> list[str]:

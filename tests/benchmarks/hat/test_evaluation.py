@@ -76,6 +76,17 @@ def test_sending_everything_back_costs_a_download() -> None:
     assert all_back.tbt_s == pytest.approx(lean.tbt_s, rel=0.02)
 
 
+def test_power_modes_change_after_some_requests_and_only_slow_devices_down() -> None:
+    modes = setting.setting(SPECBENCH, PAPERS, 6.0, varying="power modes").devices
+    constant = setting.setting(SPECBENCH, PAPERS, 6.0).devices
+    assert len(modes) == sum(group.count for group in constant)
+    asked = setting.requests(SPECBENCH, SPECBENCH.alpha, 6.0, 0)
+    assert [time_s for time_s, _ in modes[0].speed_trace] == [0, *(one.arrival_s for one in asked[5::5])]
+    shares = {share for device in modes for _, share in device.speed_trace}
+    assert shares == set(setting.POWER_MODES)
+    assert not any(group.speed_trace for group in constant)
+
+
 def test_figures_come_from_the_cells_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use invented cells: HAT has 0.5 s less 0.1 s per seed, the baselines 1 s; the ablation is the paper's."""
     monkeypatch.setattr(evaluation, "_has_wifi", lambda: False)

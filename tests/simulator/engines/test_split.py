@@ -248,3 +248,29 @@ def test_the_second_turn_of_a_long_conversation_comes_at_once(monkeypatch: pytes
         begun, again = result.answers
         assert [one.kept for one in figures(result)] == [0, 1000 if turns else 0]
         assert (again.ttft_s <= 0.15 * begun.ttft_s) == (turns > 0)
+
+
+def test_the_speed_of_the_ends_varies_over_time() -> None:
+    """In half their speed they take twice the time; the middle and the link take what they took."""
+    changes = split(**PLAIN)
+    changes["devices"] = [changes["devices"][0] | {"speed_trace": [[0, 1], [5, 0.5]]}]
+    full, half = simulate(config(**changes), requests=alone(count=2)).answers
+    # the prompt passes the first layers, in two steps, and the head; so does every later token
+    assert half.ttft_s - full.ttft_s == pytest.approx(2 * 0.004 + 200 * 0.0001 + 0.002)
+    assert half.tpot_s - full.tpot_s == pytest.approx(0.004 + 0.0001 + 0.002)
+
+
+@pytest.mark.parametrize("trace", [[[1, 1]], [[0, 1], [3, 1], [2, 1]], [[0, 0]]])
+def test_a_trace_of_speed_has_an_order(trace: list[list[float]]) -> None:
+    changes = split(**PLAIN)
+    changes["devices"] = [changes["devices"][0] | {"speed_trace": trace}]
+    with pytest.raises(ConfigError, match="speed_trace"):
+        config(**changes)
+
+
+def test_steps_of_the_middle_have_a_mean_and_a_deviation() -> None:
+    (server,) = run(alone(count=2), **PLAIN).servers
+    assert server.step_s * server.steps == pytest.approx(
+        server.busy_s
+    )  # a middle computes one step at a time
+    assert server.step_deviation_s > 0  # the prompt's is longer
