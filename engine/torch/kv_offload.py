@@ -27,14 +27,14 @@ class CPUCopies(EmulatedBus):
 
     def __init__(self, kv: KVPool, settings: HostMemory, clock: Callable[[], float]) -> None:
         super().__init__(_block_bytes(kv), settings, clock)
-        self._kv, self.host = kv, _host_blocks(kv, settings.blocks)
+        self._blocks, self.host = _by_block(kv), _host_blocks(kv, settings.blocks)
 
     def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
-        _move(self._kv.blocks, blocks, self.host, hosts)
+        _move(self._blocks, blocks, self.host, hosts)
         return super().save(blocks, hosts)
 
     def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
-        _move(self.host, hosts, self._kv.blocks, blocks)
+        _move(self.host, hosts, self._blocks, blocks)
         return super().load(hosts, blocks, after)
 
 
@@ -43,19 +43,19 @@ class GPUCopies:
 
     def __init__(self, kv: KVPool, settings: HostMemory) -> None:
         device = kv.blocks.device
-        self._kv, self.host = kv, _host_blocks(kv, settings.blocks)
+        self._blocks, self.host = _by_block(kv), _host_blocks(kv, settings.blocks)
         self._block_bytes = _block_bytes(kv)
         self._out = _Stream(device)
         self._back = _Stream(device) if settings.overlap else self._out
 
     def save(self, blocks: Sequence[int], hosts: Sequence[int]) -> Copy:
         with self._out.copying(len(blocks) * self._block_bytes) as copy:
-            _move(self._kv.blocks, blocks, self.host, hosts)
+            _move(self._blocks, blocks, self.host, hosts)
         return copy
 
     def load(self, hosts: Sequence[int], blocks: Sequence[int], after: Copy | None = None) -> Copy:
         with self._back.copying(len(blocks) * self._block_bytes, after) as copy:
-            _move(self.host, hosts, self._kv.blocks, blocks)
+            _move(self.host, hosts, self._blocks, blocks)
         return copy
 
     @property
@@ -67,9 +67,16 @@ class GPUCopies:
         return self._block_bytes / self._back.bytes_per_s
 
 
+def _by_block(kv: KVPool) -> torch.Tensor:
+    """Return a view of the pool by block: [num_blocks, layers, width]."""
+    return kv.blocks.transpose(0, 1)
+
+
 def _host_blocks(kv: KVPool, count: int) -> torch.Tensor:
+    """Return host memory [count, layers, width]. A block lies in one piece, so that the bus carries it in one copy,
+    which the engine's thread need not wait for; the GPU gathers its layers."""
     layers, _, width = kv.blocks.shape
-    return torch.empty(layers, count, width, dtype=kv.blocks.dtype, pin_memory=kv.blocks.is_cuda)
+    return torch.empty(count, layers, width, dtype=kv.blocks.dtype, pin_memory=kv.blocks.is_cuda)
 
 
 def _block_bytes(kv: KVPool) -> int:
@@ -79,7 +86,7 @@ def _block_bytes(kv: KVPool) -> int:
 
 def _move(source: torch.Tensor, rows: Sequence[int], target: torch.Tensor, places: Sequence[int]) -> None:
     for row, place in zip(rows, places, strict=True):  # far faster than one indexed assignment
-        target[:, place].copy_(source[:, row], non_blocking=True)
+        target[place].copy_(source[row], non_blocking=True)
 
 
 class _Stream:

@@ -13,7 +13,7 @@ from tandem.engine.base import Sampling
 from tandem.engine.config import HostMemory
 from tandem.engine.core.host_memory import HostCopies
 from tandem.engine.models.architectures import ModelConfig
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.kv_offload import CPUCopies
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.rng import Purpose, uniforms
@@ -56,7 +56,7 @@ class HistoryRunner(TorchRunner):
         return _cells(self.kv.blocks)
 
     def host_cells(self) -> list[tuple[int, int]]:
-        return [] if self._copies is None else _cells(self._copies.host)
+        return [] if self._copies is None else _cells(self._copies.host.transpose(0, 1))
 
 
 class _Batch(NamedTuple):
