@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,10 @@ from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
 from tandem.engine.torch.model import Model
 from tandem.engine.torch.runner import TorchRunner
+
+logger = logging.getLogger("ray.serve")
+
+GPU = Path("/dev/nvidia0")
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Core)
@@ -99,8 +104,22 @@ def with_kv_blocks(config: EngineConfig, loaded: weights.Weights, fraction: floa
 def place_of(folder: Path, options: Options) -> tuple[torch.device, torch.dtype]:
     """Return device and precision of a folder's model. Raises UnsupportedModel if it holds none."""
     place = torch.device(options.get("device") or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if options.get("device") is None and (advice := advise(place)) is not None:
+        logger.warning("%s: %s", folder.name, advice)
     shape(folder)
     return place, getattr(torch, choose(options.get("dtype", "auto"), folder, gpu=place.type != "cpu"))
+
+
+def advise(place: torch.device) -> str | None:
+    """Return what an operator with a GPU should know of an engine that computes on `place`; None: nothing."""
+    if place.type == "cuda":
+        return (
+            "the torch engine launches a step's kernels one by one, which takes longer than the arithmetic of small "
+            "models; vLLM is the engine for GPUs (kind: vllm, make vllm)"
+        )
+    if GPU.exists():
+        return "the torch engine computes on cores, though this machine has a GPU: `gpus` reserves one"
+    return None
 
 
 def report(
