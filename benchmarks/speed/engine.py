@@ -1,12 +1,14 @@
 """The torch engine against a bare transformers loop; the gap a long prompt tears; the event loop beside it.
 
-    python -m benchmarks engine [--threads 2] [--rounds 5] [--steps 48] [--engine vllm [--grow 1]]
+    python -m benchmarks engine [--threads 2] [--rounds 5] [--steps 48] [--device cpu] [--shape 5m] [--context 128]
+                                [--engine vllm [--grow 1]]
 
 With --engine vllm, the vLLM engine against plain AsyncLLM instead: see `benchmarks.speed.vllm_engine`.
 
 ms per step: the whole engine (thread, scheduler, sampling, delivery to asyncio) decoding B sessions, and
 transformers' forward with its DynamicCache and an argmax, in alternation. Weights are random, of the
-embedded target's shape: their values do not matter for time.
+shape of the embedded target (5m), Llama 3.2 1B or Llama 3.1 8B: their values do not matter for time. On a GPU both
+sides compute in bfloat16, and the table says how long reading the weights once takes at the speed of a copy.
 """
 
 from __future__ import annotations
@@ -38,7 +40,38 @@ from tandem.engine.torch.model import Model
 T = TypeVar("T")
 
 BATCHES = (1, 8, 32)
-PROMPT = 128  # tokens
+SHAPES = {
+    "5m": LlamaConfig(
+        vocab_size=2048,
+        hidden_size=192,
+        num_hidden_layers=12,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        intermediate_size=512,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    ),
+    "1b": LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=2048,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=8192,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    ),
+    "8b": LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=4096,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14_336,
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+    ),
+}
 
 
 def main(arguments: Sequence[str] = ()) -> None:
@@ -46,6 +79,9 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--threads", type=int, default=2, help="torch threads for both sides (default 2)")
     parser.add_argument("--rounds", type=int, default=5, help="alternations (default 5)")
     parser.add_argument("--steps", type=int, default=48, help="decode steps a round (default 48)")
+    parser.add_argument("--device", default="cpu", help="of torch, for both sides: cpu, cuda … (default cpu)")
+    parser.add_argument("--shape", choices=SHAPES, default="5m", help="the model's (default 5m)")
+    parser.add_argument("--context", type=int, default=128, help="tokens of each prompt (default 128)")
     parser.add_argument("--engine", choices=("torch", "vllm"), default="torch", help="(default torch)")
     parser.add_argument("--grow", type=int, default=1, help="of vLLM's model: times its layers (default 1)")
     options = parser.parse_args(arguments)
@@ -55,16 +91,17 @@ def main(arguments: Sequence[str] = ()) -> None:
         vllm_engine.run(options.rounds, options.steps, options.grow)
         return
     torch.set_num_threads(options.threads)
-    reference, loaded = _alone(_models)
-    info = EngineInfo("random-5m", "none", 2048, 4096, eos=-1)
+    reference, loaded = _alone(partial(_models, SHAPES[options.shape], torch.device(options.device)))
+    info = EngineInfo(f"random-{options.shape}", "none", 2048, 4096, eos=-1)
     figures: dict[str, float] = {}
     rows: list[list[str]] = []
     for batch in BATCHES:
         ours: list[float] = []
         theirs: list[float] = []
+        prompts = [_prompt(number, options.context) for number in range(batch)]
         for _ in report.progress(range(options.rounds), f"batch {batch}"):
-            ours.append(asyncio.run(_engine_step_s(loaded, info, batch, options.steps, options.threads)))
-            theirs.append(_alone(partial(_transformers_step_s, reference, batch, options.steps)))
+            ours.append(asyncio.run(_engine_step_s(loaded, info, prompts, options.steps, options.threads)))
+            theirs.append(_alone(partial(_transformers_step_s, reference, prompts, options.steps)))
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         figures[f"ratio_b{batch}"] = round(median(ratios), 3)
         rows.append(
@@ -80,7 +117,8 @@ def main(arguments: Sequence[str] = ()) -> None:
     lag_s = asyncio.run(_loop_lag_s(loaded, info, options.threads))
     figures["loop_lag_ms"] = round(lag_s * 1e3, 2)
     report.table(
-        f"Torch engine, {options.threads} threads (median [min … max] of {options.rounds} rounds)",
+        f"Torch engine, {options.shape} on {_place(loaded, options.threads)} "
+        f"(median [min … max] of {options.rounds} rounds)",
         ["", "engine", "transformers", "ratio"],
         rows,
     )
@@ -91,6 +129,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             ["8 streams' gap, undisturbed, median", f"{gaps[0] * 1e3:.2f} ms"],
             ["… while a 2,000-token prompt is prefilled, p99", f"{gaps[1] * 1e3:.2f} ms"],
             ["event loop lag with 32 sessions decoding, p99", f"{lag_s * 1e3:.2f} ms"],
+            *([] if loaded.device.type == "cpu" else [_floor(loaded)]),
         ],
     )
     for choice in choices:
@@ -105,28 +144,41 @@ def _alone(work: Callable[[], T]) -> T:
         return thread.submit(work).result()
 
 
-def _models() -> tuple[LlamaForCausalLM, weights.Weights]:
+def _place(loaded: weights.Weights, threads: int) -> str:
+    """Return what computes, in words."""
+    return f"{threads} threads" if loaded.device.type == "cpu" else torch.cuda.get_device_name(loaded.device)
+
+
+def _floor(loaded: weights.Weights) -> list[str]:
+    """Return the table's row of how long a GPU reads the weights, at the speed at which it copies."""
+    source = torch.empty(2**30, dtype=torch.uint8, device=loaded.device)
+    target = torch.empty_like(source)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for copies in (3, 10):  # the first ones warm up
+        begin.record()
+        for _ in range(copies):
+            target.copy_(source)
+        end.record()
+        end.synchronize()
+    bytes_per_s = 10 * 2 * 2**30 / (begin.elapsed_time(end) / 1e3)  # read and written
+    floor_s = loaded.parameters * loaded.dtype.itemsize / bytes_per_s
+    return [f"weights read once, at {bytes_per_s / 1e12:.1f} TB/s", f"{floor_s * 1e3:.2f} ms"]
+
+
+def _models(shape: LlamaConfig, device: torch.device) -> tuple[LlamaForCausalLM, weights.Weights]:
     """Return the model for either side, with equal weights."""
     torch.manual_seed(0)
-    reference = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=2048,
-            hidden_size=192,
-            num_hidden_layers=12,
-            num_attention_heads=6,
-            num_key_value_heads=3,
-            intermediate_size=512,
-            max_position_embeddings=4096,
-            tie_word_embeddings=True,
-        )
-    ).eval()
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    with device:
+        reference = LlamaForCausalLM(shape).eval().to(dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
         reference.save_pretrained(folder)
-        return reference, weights.load(Path(folder), torch.device("cpu"), torch.float32)
+        return reference, weights.load(Path(folder), device, dtype)
 
 
 def _engine(loaded: weights.Weights, info: EngineInfo, threads: int) -> CoreEngine:
-    return start(Model(loaded), info, EngineConfig(kv_blocks=1024, token_budget=4096), threads=threads)
+    config = EngineConfig(kv_blocks=4096, token_budget=4096)
+    return start(Model(loaded), info, config, threads=threads)
 
 
 def _prompt(index: int, length: int) -> list[int]:
@@ -146,13 +198,13 @@ async def _token_times(session: Session) -> list[float]:
 
 
 async def _engine_step_s(
-    loaded: weights.Weights, info: EngineInfo, batch: int, steps: int, threads: int
+    loaded: weights.Weights, info: EngineInfo, prompts: Sequence[list[int]], steps: int, threads: int
 ) -> float:
-    """Median time between a session's tokens while `batch` sessions decode in step, seconds."""
+    """Median time between a session's tokens while the prompts' sessions decode in step, seconds."""
     engine = _engine(loaded, info, threads)
     sampling = Sampling(max_tokens=steps + 1, ignore_eos=True)
-    sessions = [await engine.open(_prompt(number, PROMPT), sampling) for number in range(batch)]
-    while (await engine.stats()).tokens_prefilled < batch * (PROMPT - 1):  # noqa: ASYNC110
+    sessions = [await engine.open(prompt, sampling) for prompt in prompts]
+    while (await engine.stats()).tokens_prefilled < sum(len(prompt) - 1 for prompt in prompts):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     streams = await asyncio.gather(*map(_token_times, sessions))
     await engine.close()
@@ -160,8 +212,8 @@ async def _engine_step_s(
 
 
 @torch.inference_mode()
-def _transformers_step_s(model: LlamaForCausalLM, batch: int, steps: int) -> float:
-    ids = torch.tensor([_prompt(i, PROMPT) for i in range(batch)])
+def _transformers_step_s(model: LlamaForCausalLM, prompts: Sequence[list[int]], steps: int) -> float:
+    ids = torch.tensor(prompts, device=model.device)
     cache = DynamicCache(config=model.config)
     token = model(input_ids=ids, past_key_values=cache).logits[:, -1:].argmax(-1)
     times = [time.perf_counter()]
@@ -179,7 +231,7 @@ async def _gap_ratio(loaded: weights.Weights, info: EngineInfo, threads: int) ->
     calm: list[float] = []
     disturbed: list[float] = []
     for repeat in range(5):
-        streams = [asyncio.create_task(_stream(engine, _prompt(i, PROMPT), 400)) for i in range(8)]
+        streams = [asyncio.create_task(_stream(engine, _prompt(i, 128), 400)) for i in range(8)]
         await _stream(engine, _prompt(50, 16), 100)  # time for the streams to run alone
         arrival = time.perf_counter()
         first_token = (await _stream(engine, _prompt(60 + repeat, 2000), 1))[0]
@@ -196,7 +248,7 @@ async def _gap_ratio(loaded: weights.Weights, info: EngineInfo, threads: int) ->
 async def _loop_lag_s(loaded: weights.Weights, info: EngineInfo, threads: int) -> float:
     """p99 of how late a 2 ms timer of the event loop fires while 32 sessions decode, seconds."""
     engine = _engine(loaded, info, threads)
-    streams = asyncio.gather(*(_stream(engine, _prompt(i, PROMPT), 200) for i in range(32)))
+    streams = asyncio.gather(*(_stream(engine, _prompt(i, 128), 200) for i in range(32)))
     loop = asyncio.get_running_loop()
     lags: list[float] = []
     while not streams.done():
