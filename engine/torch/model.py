@@ -9,15 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from tandem.engine.models.architectures import ModelConfig
-from tandem.engine.torch.batch import Batch, BatchPiece, lay_out
+from tandem.engine.torch.attention.batch import Batch, BatchPiece, lay_out
+from tandem.engine.torch.attention.layout import layout
 from tandem.engine.torch.layers.linear import Linear
 from tandem.engine.torch.layers.norm import RMSNorm
 from tandem.engine.torch.weights import Layer, Weights
-
-# Of keys and values that one attention call on a CPU gathers: they should still be in the core's cache (L2) when they
-# are read. A batch's are many times as large, and memory is what bounds decoding.
-GATHERED_BYTES = 2**21
-
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
@@ -58,23 +54,14 @@ class Model:
         self.config, self.weights = weights.config, weights
         self.device, self.dtype = weights.device, weights.dtype
         self._activate = ACTIVATIONS[self.config.activation]
-        self._attend = F.scaled_dot_product_attention
-        if (cap := self.config.attention_cap) is not None:
-            self._attend = partial(_capped_attention, cap)
+        self._attention = layout(self.config, self.device, self.dtype)
         self._embedding_scale = None
         if self.config.architecture.scaled_embedding:  # in the weights' own precision, as it was in training
             self._embedding_scale = torch.tensor(self.config.hidden**0.5, dtype=self.dtype).item()
-        self._query_width = self.config.heads * self.config.head_dim
-        self._group_tokens: int | None = None
-        if self.device.type == "cpu":
-            token_bytes = 2 * self.config.kv_heads * self.config.head_dim * self.dtype.itemsize
-            self._group_tokens = GATHERED_BYTES // token_bytes
 
     def batch(self, pieces: Sequence[BatchPiece], pool: KVPool) -> Batch:
         """Lay out the pieces; their order is the batch's row order."""
-        return lay_out(
-            pieces, pool.block_size, self.device, self.dtype, self._group_tokens, self.config.window
-        )
+        return lay_out(pieces, pool.block_size, self.device, self._attention(pieces, pool.block_size))
 
     def forward(self, batch: Batch, pool: KVPool) -> torch.Tensor:
         """Logits [rows that want them, vocab] in float32; the pool gets the new keys and values."""
@@ -122,7 +109,7 @@ class Model:
         rotation = None if shape.rope is None else rotations[shape.rope]
         qkv = self._rotate(w, w.qkv(w.attention_norm(hidden)), rotation)
         slots.index_copy_(0, batch.slots, qkv[:, heads:])
-        mixed = self._attention(qkv[:, :heads], batch, kv, shape.sliding)
+        mixed = batch.attention(qkv[:, :heads], kv, shape.sliding)
         hidden = _added(w.output, w.output_norm, mixed, hidden)
         if (ffn := w.feed_forward) is None:
             return hidden
@@ -146,44 +133,8 @@ class Model:
             turned.copy_(turned.float().view(torch.complex64).mul_(rotation).view(torch.float32))
         return qkv
 
-    def _attention(self, query: torch.Tensor, batch: Batch, kv: torch.Tensor, sliding: bool) -> torch.Tensor:
-        """Query [T, heads, head_dim] against the cached keys and values: [T, heads · head_dim]."""
-        config, outputs = self.config, []
-        for group in batch.groups:
-            cached = _rows(kv, group.tables).view(group.count, -1, 2, config.kv_heads, config.head_dim)
-            key, value = cached.permute(2, 0, 3, 1, 4).unbind(0)  # [count, kv_heads, length, head_dim]
-            q = _rows(query, group.rows)
-            q = q.view(group.count, group.width, config.heads, config.head_dim).transpose(1, 2)
-            mask = group.near if sliding else group.mask
-            mixed = self._attend(q, key, value, attn_mask=mask, scale=config.query_scale, enable_gqa=True)
-            mixed = mixed.transpose(1, 2).reshape(-1, self._query_width)
-            outputs.append(mixed if group.real is None else mixed.index_select(0, group.real))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-
 
 def _added(projection: Linear, norm: RMSNorm | None, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
     if norm is None:
         return projection(x, residual=residual)
     return residual + norm(projection(x))
-
-
-def _capped_attention(
-    cap: float,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    attn_mask: torch.Tensor,
-    scale: float | None,
-    enable_gqa: bool,
-) -> torch.Tensor:
-    """Attention whose scores are cap · tanh(score / cap), Gemma 2's. The arguments are those of torch's."""
-    grouped = query.unflatten(1, (key.shape[1], -1))  # [count, kv_heads, heads of each, width, head_dim]
-    scores = grouped @ key[:, :, None].transpose(-1, -2) * (scale or query.shape[-1] ** -0.5)
-    scores = scores.div_(cap).tanh_().mul_(cap) + attn_mask[:, :, None]
-    return (scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value[:, :, None]).flatten(1, 2)
-
-
-def _rows(tensor: torch.Tensor, chosen: slice | torch.Tensor) -> torch.Tensor:
-    """Rows of a tensor: a view of a run, a copy of any others."""
-    return tensor[chosen] if isinstance(chosen, slice) else tensor.index_select(0, chosen)

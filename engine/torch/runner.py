@@ -10,7 +10,7 @@ from tandem.engine.config import HostMemory
 from tandem.engine.core.host_memory import HostCopies
 from tandem.engine.core.runner import Outcome, Work
 from tandem.engine.core.sequence import Sequence as Session
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.kv_offload import tensor_copies
 from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.outcomes import drafts_by_chance, outcomes

@@ -23,7 +23,7 @@ from tandem.engine.config import EngineConfig
 from tandem.engine.core.split.middle import MiddleEngine
 from tandem.engine.core.split.outer import CoreOuterEngine
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import Outer, load_middle, load_outer

@@ -25,7 +25,7 @@ from tandem.engine.split.hidden_states import Kind
 from tandem.engine.text.grammar import Grammars
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import Batch, BatchPiece
+from tandem.engine.torch.attention.batch import Batch, BatchPiece
 from tandem.engine.torch.engine import Options, apart, drive, place_of, report
 from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.outcomes import adjusted, decide, forbid

@@ -22,14 +22,14 @@ from tandem.engine.core.split.outer import CoreOuterEngine, CoreOuterSession
 from tandem.engine.split.base import check_fit
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.engine import start
+from tandem.engine.torch.engine import Options, start
 from tandem.engine.torch.model import Model
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import load_middle, load_outer
 from tests.engine.torch import tiny
 from tests.engine.torch.engines import handled
+from tests.engine.torch.place import DEVICE
 
-CPU = torch.device("cpu")
 RANDOM = 1.0
 """Scale of an adapter that was not trained; 0: one that does nothing."""
 
@@ -83,8 +83,9 @@ class Parts:
         """options: of load_outer."""
         file = None if adapter is None else write_adapter(model, out / "adapter.safetensors", adapter)
         bundle.write(model, first, out / "bundle", file)
+        place = Options(device=str(DEVICE), dtype="float32", threads=1)
         config: dict[str, Any] = {"kv_blocks": 400, "block_size": 4, "token_budget": 64}
-        loaded = weights.load(model, CPU, torch.float32)
+        loaded = weights.load(model, DEVICE, torch.float32)
         text = Tokenizer.load(model)
         info = EngineInfo(
             model.name, text.vocabulary, loaded.config.vocab_size, loaded.config.context, text.eos
@@ -93,8 +94,8 @@ class Parts:
             model,
             out / "bundle",
             start(Model(loaded), info, EngineConfig(**config), text, threads=1),
-            load_middle(model, first, EngineConfig(**config | (middle or {})), threads=1),
-            load_outer(out / "bundle", EngineConfig(**config | (outer or {})), threads=1, **options),
+            load_middle(model, first, EngineConfig(**config | (middle or {})), **place),
+            load_outer(out / "bundle", EngineConfig(**config | (outer or {})), **place, **options),
         )
         check_fit(made.outer.info, made.middle.info)
         return made

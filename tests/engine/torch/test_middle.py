@@ -21,14 +21,14 @@ from tandem.engine.core.split.middle import MiddleEngine, MiddleSequence
 from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import ForwardTask
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.split.runner import MiddleRunner, TorchMiddle, start_middle
 from tandem.engine.torch.weights import Part
 from tests.cluster.wire.test_client import served
 from tests.engine.torch import tiny_weights
 from tests.engine.torch.engines import handled, runner
-from tests.engine.torch.split_parts import CPU
+from tests.engine.torch.place import DEVICE
 from tests.engine_contract import FORWARDING, alike, close_ends_it, hidden
 
 Check = Callable[[MiddleEngine, list[int]], Awaitable[None]]
@@ -37,7 +37,7 @@ WIDTH, CONTEXT = 16, 128
 
 def load(folder: Path) -> TorchMiddle:
     tiny_weights.write(folder, seed=1, context=CONTEXT)
-    return TorchMiddle(weights.load(folder, CPU, torch.float32, Part(1, ends=False)))
+    return TorchMiddle(weights.load(folder, DEVICE, torch.float32, Part(1, ends=False)))
 
 
 @cache
@@ -83,9 +83,9 @@ async def test_closing(tmp_path: Path) -> None:
 @torch.inference_mode()
 def computed(rows: np.ndarray) -> np.ndarray:
     """All of them by a model with an empty cache."""
-    pool = KVPool(model().config, 32, 4, CPU, torch.float32)
+    pool = KVPool(model().config, 32, 4, DEVICE, torch.float32)
     piece = BatchPiece(rows, 0, range(-(-len(rows) // 4)), len(rows))
-    return model().forward(model().batch([piece], pool), pool).numpy()
+    return model().forward(model().batch([piece], pool), pool).cpu().numpy()
 
 
 steps = st.lists(

@@ -7,17 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from tandem.engine.torch import model as model_module
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention import padded
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.model import KVPool, Model
 from tests.engine.torch import tiny
+from tests.engine.torch.place import DEVICE
 
 BLOCK = 4
 
 
 def _load(folder: Path) -> tuple[Model, KVPool]:
-    model = Model(weights.load(folder, torch.device("cpu"), torch.float32))
+    model = Model(weights.load(folder, DEVICE, torch.float32))
     return model, KVPool(model.config, 64, BLOCK, model.device, model.dtype)
 
 
@@ -30,7 +31,7 @@ def test_ragged_batch_equals_transformers(
     """Three sequences go through prefill chunks, single decodes and windows in mixed steps; every row's
     logits equal those of a plain transformers forward pass over the whole sequence to 1e-4."""
     if gathered is not None:
-        monkeypatch.setattr(model_module, "GATHERED_BYTES", gathered)
+        monkeypatch.setattr(padded, "GATHERED_BYTES", gathered)
     reference = tiny.make(kind, tmp_path)
     model, pool = _load(tmp_path)
     generator = torch.Generator().manual_seed(3)
@@ -53,7 +54,7 @@ def test_ragged_batch_equals_transformers(
         logits = model.forward(model.batch(pieces, pool), pool)
         row = 0
         for i in chosen:
-            rows = logits[row : row + counts[i]]
+            rows = logits[row : row + counts[i]].cpu()
             own = expected[i][done[i] : done[i] + counts[i]]
             torch.testing.assert_close(rows, own, atol=1e-4, rtol=1e-4)
             assert torch.equal(rows.argmax(-1), own.argmax(-1))
@@ -67,12 +68,12 @@ def test_ragged_batch_equals_transformers(
 def test_sixteen_bits_are_as_good_as_transformers_own(dtype: torch.dtype, tmp_path: Path) -> None:
     """Logits differ from those in float32 by no more than twice as much as transformers' in this precision do."""
     reference = tiny.make("llama", tmp_path)
-    model = Model(weights.load(tmp_path, torch.device("cpu"), dtype))
+    model = Model(weights.load(tmp_path, DEVICE, dtype))
     pool = KVPool(model.config, 64, BLOCK, model.device, model.dtype)
     tokens = torch.randint(0, tiny.VOCAB, (40,), generator=torch.Generator().manual_seed(5))
     exact = reference(tokens[None]).logits[0]
     other = reference.to(dtype)(tokens[None]).logits[0].float()
-    found = model.forward(model.batch([BatchPiece(tokens.tolist(), 0, range(10), 40)], pool), pool)
+    found = model.forward(model.batch([BatchPiece(tokens.tolist(), 0, range(10), 40)], pool), pool).cpu()
     assert found.dtype == torch.float32
     assert (found - exact).square().mean() <= 4 * (other - exact).square().mean()
 

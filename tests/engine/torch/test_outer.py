@@ -23,7 +23,8 @@ from tandem.engine.torch import weights
 from tandem.engine.torch.split.runner import MiddleRunner, Outer, TorchMiddle, TorchOuterRunner
 from tandem.engine.torch.weights import Part
 from tests.engine.torch import tiny_weights
-from tests.engine.torch.split_parts import CPU, write_adapter
+from tests.engine.torch.place import DEVICE
+from tests.engine.torch.split_parts import write_adapter
 from tests.engine.torch.tiny_weights import TinyModel
 
 BLOCKS, MIDDLE_BLOCKS, LONGEST = 14, 12, 8
@@ -35,8 +36,8 @@ def models() -> tuple[TinyModel, Outer, TorchMiddle]:
         path = Path(folder)
         whole = tiny_weights.make(path, seed=1)
         adapter = write_adapter(path, path / "adapter" / "model.safetensors", 0.3)
-        ends = weights.load(path, CPU, torch.float32, Part(0, 1))
-        middle = weights.load(path, CPU, torch.float32, Part(1, ends=False))
+        ends = weights.load(path, DEVICE, torch.float32, Part(0, 1))
+        middle = weights.load(path, DEVICE, torch.float32, Part(1, ends=False))
         return whole, Outer(weights.with_adapter(ends, adapter)), TorchMiddle(middle)
 
 

@@ -43,7 +43,7 @@ def test_what_is_read(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_the_forward_pass_equals_the_naive_one(tmp_path: Path) -> None:
-    from tandem.engine.torch.batch import BatchPiece
+    from tandem.engine.torch.attention.batch import BatchPiece
     from tandem.engine.torch.model import KVPool
 
     tiny = tiny_weights.make(tmp_path, seed=3)

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from tandem.engine.torch import weights
 from tandem.engine.torch.model import Model
+from tests.engine.torch.place import DEVICE
 
 VOCAB, EOS = 31, 2
 _HIDDEN, _HEADS, _KV_HEADS, _HEAD_DIM, _FFN, _LAYERS, _EPS = 16, 2, 1, 8, 24, 2, 1e-5
@@ -85,7 +86,7 @@ def write(folder: Path, seed: int, context: int = 256, noise: float = 0.0) -> di
 
 def make(folder: Path, seed: int, context: int = 256, noise: float = 0.0) -> TinyModel:
     made = write(folder, seed, context, noise)
-    return TinyModel(Model(weights.load(folder, torch.device("cpu"), torch.float32)), made)
+    return TinyModel(Model(weights.load(folder, DEVICE, torch.float32)), made)
 
 
 def _forward(w: dict[str, torch.Tensor], tokens: tuple[int, ...]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.model import KVPool
 from tandem.engine.torch.split.runner import Outer
 from tandem.engine.torch.weights import Part

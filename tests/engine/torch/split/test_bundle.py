@@ -21,7 +21,7 @@ from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.bundle import BadBundle
 from tandem.engine.torch.split.runner import load_middle, load_outer
 from tandem.engine.torch.weights import Part
-from tests.engine.torch.split_parts import CPU, model_folder, write_adapter
+from tests.engine.torch.split_parts import model_folder, write_adapter
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_the_outer_part_alone_is_in_it(model: Path, tmp_path: Path) -> None:
     names = set(load_file(tmp_path / "out" / "model.safetensors"))
     assert {n.split(".")[2] for n in names if ".layers." in n} == {"0", "1"}
     assert {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"} < names
-    loaded = weights.load(tmp_path / "out", CPU, torch.float32, Part(0, 2))
+    loaded = weights.load(tmp_path / "out", torch.device("cpu"), torch.float32, Part(0, 2))
     assert weights.with_adapter(loaded, tmp_path / "out" / bundle.ADAPTER).config.layers == 3
 
 
@@ -84,10 +84,10 @@ def test_a_part_reads_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> 
             return self._inner.get_tensor(name)
 
     monkeypatch.setattr(weights, "safe_open", Watched)
-    weights.load(model, CPU, torch.float32, Part(0, 1))
+    weights.load(model, torch.device("cpu"), torch.float32, Part(0, 1))
     outer = set(read)
     read.clear()
-    weights.load(model, CPU, torch.float32, Part(1, ends=False))
+    weights.load(model, torch.device("cpu"), torch.float32, Part(1, ends=False))
     assert not outer & set(read)
     assert outer | set(read) == set(load_file(model / "model.safetensors"))
     assert {n.split(".")[2] for n in read} == {"1", "2"}

@@ -16,13 +16,14 @@ from tandem.engine import family
 from tandem.engine.base import Grammar, InvalidRequest, Sampling
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.split import bundle
 from tandem.engine.torch.split.runner import load_outer
 from tests.effort import slow_after, tried
 from tests.engine.torch import tiny
-from tests.engine.torch.split_parts import CPU, RANDOM, Client, Parts, model_folder
+from tests.engine.torch.place import DEVICE
+from tests.engine.torch.split_parts import RANDOM, Client, Parts, model_folder
 from tests.engine_contract import BEFORE, LANGUAGE, NUMBERS, begins, ruled
 from tests.model_contract import check_frequencies
 
@@ -134,12 +135,12 @@ async def test_without_drafts_it_samples_what_the_whole_samples(parts: Parts) ->
 
 async def test_drafts_drawn_by_chance_leave_the_distribution_as_it_is(parts: Parts) -> None:
     """The first two tokens, against the model's own probabilities of what is allowed."""
-    text, model = Tokenizer.load(parts.model), Model(weights.load(parts.model, CPU, torch.float32))
+    text, model = Tokenizer.load(parts.model), Model(weights.load(parts.model, DEVICE, torch.float32))
 
     @torch.inference_mode()
     def likely(*output: int) -> dict[int, float]:
         """Return the log-probabilities of the tokens that may follow."""
-        pool, ids = KVPool(model.config, 4, 4, CPU, torch.float32), [*BEFORE, *output]
+        pool, ids = KVPool(model.config, 4, 4, DEVICE, torch.float32), [*BEFORE, *output]
         logits = model.forward(model.batch([BatchPiece(ids, 0, range(4), 1)], pool), pool)[0]
         before = text.shown_bytes(output)
         spelt = [(token, text.shown_bytes([token])) for token in range(tiny.VOCAB)]

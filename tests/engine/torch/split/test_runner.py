@@ -23,7 +23,7 @@ from tandem.engine.models.model_folder import UnsupportedModel
 from tandem.engine.split.hidden_states import KINDS, Kind, unpack
 from tandem.engine.text.tokenizer import Tokenizer
 from tandem.engine.torch import weights
-from tandem.engine.torch.batch import BatchPiece
+from tandem.engine.torch.attention.batch import BatchPiece
 from tandem.engine.torch.model import KVPool, Model
 from tandem.engine.torch.split.runner import Outer, TorchMiddle
 from tandem.engine.torch.weights import Part
@@ -31,7 +31,8 @@ from tandem.training.family.prompts import heldout
 from tests.effort import slow_after, tried
 from tests.engine.torch import tiny
 from tests.engine.torch.engines import handled, runner
-from tests.engine.torch.split_parts import CPU, RANDOM, Client, Parts, model_folder, write_adapter
+from tests.engine.torch.place import DEVICE
+from tests.engine.torch.split_parts import RANDOM, Client, Parts, model_folder, write_adapter
 from tests.engine_contract import by_reference_counting
 
 PROMPTS = [[20, 21, 22], [9], [5, 6, 7, 8, 9, 10, 11, 12, 13] * 4, [30] * 8, [40 + i for i in range(21)]]
@@ -52,11 +53,11 @@ def test_composition_equals_the_whole(kind: str, first: int, tmp_path: Path) -> 
     where layers differ."""
     tiny.make(kind, tmp_path)
     adapter = write_adapter(tmp_path, tmp_path / "adapter" / "model.safetensors", RANDOM)
-    model = Model(weights.load(tmp_path, CPU, torch.float32))
-    ends = weights.load(tmp_path, CPU, torch.float32, Part(0, first))
-    middle = TorchMiddle(weights.load(tmp_path, CPU, torch.float32, Part(first, ends=False)))
+    model = Model(weights.load(tmp_path, DEVICE, torch.float32))
+    ends = weights.load(tmp_path, DEVICE, torch.float32, Part(0, first))
+    middle = TorchMiddle(weights.load(tmp_path, DEVICE, torch.float32, Part(first, ends=False)))
     tokens = np.random.default_rng(3).integers(0, tiny.VOCAB, (2, 23)).tolist()
-    whole = KVPool(model.config, 16, 4, CPU, torch.float32)
+    whole = KVPool(model.config, 16, 4, DEVICE, torch.float32)
     pieces = [BatchPiece(ids, 0, range(8 * i, 8 * i + 6), 23) for i, ids in enumerate(tokens)]
     expected = model.forward(model.batch(pieces, whole), whole).view(2, 23, -1)
     outers = [Outer(ends)]
@@ -66,13 +67,13 @@ def test_composition_equals_the_whole(kind: str, first: int, tmp_path: Path) -> 
     else:
         outers.append(Outer(weights.with_adapter(ends, adapter)))
     for outer in outers:
-        pools = [KVPool(part.config, 16, 4, CPU, torch.float32) for part in (outer, middle)]
+        pools = [KVPool(part.config, 16, 4, DEVICE, torch.float32) for part in (outer, middle)]
         for start, end in ((0, 9), (9, 10), (10, 23)):
             pieces = [
                 BatchPiece(ids[start:end], start, range(8 * i, 8 * i + 6), 0) for i, ids in enumerate(tokens)
             ]
             _, shallow = outer.shallow(outer.batch(pieces, pools[0]), pools[0])
-            rows = shallow.numpy().reshape(2, end - start, -1)
+            rows = shallow.cpu().numpy().reshape(2, end - start, -1)
             pieces = [BatchPiece(rows[i], start, range(8 * i, 8 * i + 6), end - start) for i in range(2)]
             deep = middle.forward(middle.batch(pieces, pools[1]), pools[1])
             logits = outer.head(deep).view(2, end - start, -1)
@@ -85,20 +86,20 @@ def test_logits_of_the_embedded_target(first: int) -> None:
     """Wherever it is cut they are the whole model's to the bit, where both compute the same rows together."""
     folder = family.path("target")
     models = [
-        Model(weights.load(folder, CPU, torch.float32)),
-        Outer(weights.load(folder, CPU, torch.float32, Part(0, first))),
-        TorchMiddle(weights.load(folder, CPU, torch.float32, Part(first, ends=False))),
+        Model(weights.load(folder, DEVICE, torch.float32)),
+        Outer(weights.load(folder, DEVICE, torch.float32, Part(0, first))),
+        TorchMiddle(weights.load(folder, DEVICE, torch.float32, Part(first, ends=False))),
     ]
     whole, outer, middle = models
     assert isinstance(outer, Outer)
-    pools = [KVPool(model.config, 10, 16, CPU, torch.float32) for model in models]
+    pools = [KVPool(model.config, 10, 16, DEVICE, torch.float32) for model in models]
     ids = np.random.default_rng(3).integers(3, whole.config.vocab_size, 150).tolist()
     for start, end in ((0, 96), (96, 99), (99, 100), (100, 150)):
         inputs = ids[start:end]
         piece = BatchPiece(inputs, start, range(10), end - start)
         expected = whole.forward(whole.batch([piece], pools[0]), pools[0])
         _, shallow = outer.shallow(outer.batch([piece], pools[1]), pools[1])
-        rows = BatchPiece(shallow.numpy(), start, range(10), end - start)
+        rows = BatchPiece(shallow.cpu().numpy(), start, range(10), end - start)
         deep = middle.forward(middle.batch([rows], pools[2]), pools[2])
         torch.testing.assert_close(outer.head(deep), expected, atol=1e-6, rtol=0)
 
@@ -316,15 +317,15 @@ async def test_a_session_that_waits_for_the_middle_gives_way(tmp_path: Path) -> 
 def test_parts_in_bfloat16(tmp_path: Path) -> None:
     """Run as on a GPU; hidden states are sent in float32, whatever computes them."""
     tiny.make("llama", tmp_path)
-    whole = Model(weights.load(tmp_path, CPU, torch.bfloat16))
-    outer = Outer(weights.load(tmp_path, CPU, torch.bfloat16, Part(0, 1)))
-    middle = TorchMiddle(weights.load(tmp_path, CPU, torch.bfloat16, Part(1, ends=False)))
-    pools = [KVPool(model.config, 4, 4, CPU, torch.bfloat16) for model in (whole, outer, middle)]
+    whole = Model(weights.load(tmp_path, DEVICE, torch.bfloat16))
+    outer = Outer(weights.load(tmp_path, DEVICE, torch.bfloat16, Part(0, 1)))
+    middle = TorchMiddle(weights.load(tmp_path, DEVICE, torch.bfloat16, Part(1, ends=False)))
+    pools = [KVPool(model.config, 4, 4, DEVICE, torch.bfloat16) for model in (whole, outer, middle)]
     piece = BatchPiece([5, 6, 7, 8], 0, [2], 4)
     expected = whole.forward(whole.batch([piece], pools[0]), pools[0])
     _, shallow = outer.shallow(outer.batch([piece], pools[1]), pools[1])
     assert shallow.dtype == torch.float32
-    deep = middle.forward(middle.batch([BatchPiece(shallow.numpy(), 0, [3], 4)], pools[2]), pools[2])
+    deep = middle.forward(middle.batch([BatchPiece(shallow.cpu().numpy(), 0, [3], 4)], pools[2]), pools[2])
     assert deep.dtype == torch.float32
     torch.testing.assert_close(outer.head(deep.to(torch.bfloat16)), expected)
 

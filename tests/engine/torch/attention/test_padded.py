@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.engine.torch.batch import BatchPiece, lay_out
+from tandem.engine.torch.attention.batch import BatchPiece
+from tandem.engine.torch.attention.padded import PaddedLayout, shape_class
+from tests.engine.torch.attention.shapes import SHAPE
 
 BLOCK = 4
+
+
+@pytest.fixture(scope="module")
+def layout() -> PaddedLayout:
+    return PaddedLayout(SHAPE, torch.device("cpu"), torch.float32)
 
 
 @st.composite
@@ -24,14 +32,14 @@ def pieces(draw: st.DrawFn) -> list[BatchPiece]:
 
 @given(pieces(), st.sampled_from([None, 1, 50, 200]))
 def test_groups_cover_the_pieces_in_order_and_gather_no_more_than_they_may(
-    batch: list[BatchPiece], most: int | None
+    layout: PaddedLayout, batch: list[BatchPiece], most: int | None
 ) -> None:
-    groups = lay_out(batch, BLOCK, torch.device("cpu"), torch.float32, most).groups
+    groups = layout.groups(batch, BLOCK, most)
     assert sum(group.count for group in groups) == len(batch)
     rest = list(batch)
     for group in groups:
         members, rest = rest[: group.count], rest[group.count :]
-        assert len({p.shape_class for p in members}) == 1
+        assert len({shape_class(p) for p in members}) == 1
         assert group.width == max(len(p.ids) for p in members)
         context = group.mask.shape[-1]
         assert context == -(-max(p.end for p in members) // BLOCK) * BLOCK
@@ -39,6 +47,7 @@ def test_groups_cover_the_pieces_in_order_and_gather_no_more_than_they_may(
 
 
 @given(pieces())
-def test_alike_pieces_share_a_call_where_nothing_limits_it(batch: list[BatchPiece]) -> None:
-    groups = lay_out(batch, BLOCK, torch.device("cpu"), torch.float32).groups
-    assert len(groups) == len({p.shape_class for p in batch})
+def test_alike_pieces_share_a_call_where_nothing_limits_it(
+    layout: PaddedLayout, batch: list[BatchPiece]
+) -> None:
+    assert len(layout.groups(batch, BLOCK, None)) == len({shape_class(p) for p in batch})

@@ -1,0 +1,1 @@
+"""Ragged batches and attention over them."""

@@ -1,0 +1,26 @@
+"""The choice of an attention for a model's shape, device and precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tandem.engine.models.architectures import ModelConfig
+from tandem.engine.torch.attention import flash
+from tandem.engine.torch.attention.batch import Attention, BatchPiece
+from tandem.engine.torch.attention.padded import PaddedLayout
+
+Layout = Callable[[Sequence[BatchPiece], int], Attention]
+"""Lays out the attention of a step's pieces over blocks of so many tokens."""
+
+
+def layout(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Layout:
+    """Return torch's flash attention where it computes this model, otherwise padded attention.
+
+    Padded attention is not slower for decoding on a GPU, but cuDNN, which computes it there, plans anew for each length
+    (100 ms on an H100), and prefill takes four times as long.
+    """
+    if flash.fits(config, device, dtype):
+        return flash.FlashLayout(config, device)
+    return PaddedLayout(config, device, dtype)
