@@ -70,8 +70,8 @@ def _target_alone(around: Surroundings, wanted: RoutingRequest, target: Endpoint
     first_s = times.first_token_s(target, wanted.prompt_tokens + wanted.sent + round(pending))
     slowed_s = 0.0
     if times.step.seen:  # whoever is in a step waits for all of its positions, the prompts' among them
-        prompt_s = times.first.token_s * wanted.prompt_tokens if times.first.seen else 0.0
-        slowed_s = min(load, limit) * times.hurried(step_s) * (times.step.token_s * tokens + prompt_s)
+        positions = tokens + wanted.prompt_tokens
+        slowed_s = min(load, limit) * times.hurried(step_s) * times.step.token_s * positions
     assumed = not (times.first.seen and times.step.seen)
     return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s, assumed)
 

@@ -7,12 +7,14 @@ from math import log
 from typing import Any, NamedTuple
 
 from tandem.deployments.learning.report import Report
+from tandem.deployments.lru import LRUTable
 from tandem.deployments.modes.alone import kind_of
 from tandem.deployments.modes.base import RouterPart, Surroundings
 from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
 from tandem.deployments.request.pools import VERIFIER
-from tandem.policies.estimators.correction import Correction, Corrections
+from tandem.policies.estimators.correction import FADE, WEIGHT, Correction, Corrections
+from tandem.policies.estimators.coverage import Coverage
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import NOTHING, Estimate, Prediction
 
@@ -20,6 +22,10 @@ FEW_S = 0.01
 """Seconds that are added to times before they are compared: less is no difference."""
 ASSUMED = 0.05
 """Weight of what corrects an assumed time: that is replaced by a measured one soon."""
+MOST_UNEVEN_S = 0.5
+"""Longest wait of one reader, for what comes unevenly, that is learnt from."""
+KEPT = 1024
+"""Modes and readers' rates whose waits are kept."""
 Kind = tuple[str, ...]
 
 
@@ -29,6 +35,22 @@ class Predicted(NamedTuple):
     expected: Prediction
     formula: Prediction
     kind: Kind
+
+
+class _Uneven:
+    """Decaying mean of waits, which are taken to be none at first."""
+
+    __slots__ = ("_n", "_sum_s")
+
+    def __init__(self) -> None:
+        self._n = self._sum_s = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        return self._sum_s / (self._n + WEIGHT)
+
+    def note(self, waited_s: float) -> None:
+        self._n, self._sum_s = FADE * self._n + 1.0, FADE * self._sum_s + waited_s
 
 
 class Way(NamedTuple):
@@ -56,6 +78,8 @@ class Forecaster:
         self._parts, self._fleet, self._shared, self._prices = parts, around.fleet, around.shared, prices
         self._first, self._step = Corrections(), Corrections()
         self._usd, self._joules = Corrections(0.3, 0.3), Corrections(0.3, 0.3)
+        self._uneven: LRUTable[tuple[str, int], _Uneven] = LRUTable(KEPT)  # seconds, by mode and rate
+        self._coverage: dict[tuple[str, str], Coverage] = {}  # by mode and figure
         self._replicas: dict[str, set[str]] = {}  # the last ones that were up, by model
 
     def see(self) -> None:
@@ -134,6 +158,12 @@ class Forecaster:
             return
         formula, kind = forecast.formula, forecast.kind
         weight = ASSUMED if formula.assumed else 1.0
+        for each in forecast.compared(report.ttft_s, report.tpot_s, report.tokens):
+            self._coverage.setdefault((report.mode, each.figure), Coverage()).note(each.held)
+        if (rate := formula.rate) and report.tokens >= SHORT:
+            even_s = max(0.0, report.tpot_s - 1.0 / rate) * (report.tokens - 1)
+            uneven_s = min(MOST_UNEVEN_S, max(0.0, report.stall_s - even_s))
+            self._uneven.of((report.mode, round(rate)), _Uneven).note(uneven_s)
         self._first.note(kind, _ratio(report.ttft_s, formula.ttft_s.value), weight)
         if report.tokens >= SHORT and report.tpot_s:
             self._step.note(kind, log(report.tpot_s / max(1e-6, formula.tpot_s.value)), weight)
@@ -147,17 +177,23 @@ class Forecaster:
                     known.note(kind[:1], log(came / said))
 
     def _corrected(self, formula: Prediction, kind: Kind) -> Prediction:
+        uneven = self._uneven.get((kind[0], round(formula.rate))) if formula.rate else None
         return Prediction(
-            _times(self._first.of(kind), formula.ttft_s),
-            _times(self._step.of(kind), formula.tpot_s),
+            _times(self._first.of(kind), formula.ttft_s, self._width(kind[0], "ttft_s")),
+            _times(self._step.of(kind), formula.tpot_s, self._width(kind[0], "tpot_s")),
             _times(self._usd.of(kind[:1]), formula.usd),
             _times(self._joules.of(kind[:1]), formula.joules) if formula.joules.value else NOTHING,
-            *formula[4:],
+            *formula[4:-1],
+            0.0 if uneven is None else uneven.mean_s,
         )
 
+    def _width(self, mode: str, figure: str) -> float:
+        known = self._coverage.get((mode, figure))
+        return 1.0 if known is None else known.width
 
-def _times(known: Correction, formula: Estimate) -> Estimate:
-    return Estimate(formula.value * known.factor, known.noise, known.doubt)
+
+def _times(known: Correction, formula: Estimate, width: float = 1.0) -> Estimate:
+    return Estimate(formula.value * known.factor, known.noise, known.doubt, width)
 
 
 def _ratio(came_s: float, expected_s: float) -> float:

@@ -34,21 +34,23 @@ class Estimate(NamedTuple):
     value: median.
     noise: standard deviation of the logarithm of what comes, if the median is right.
     doubt: standard deviation of the median's own logarithm, of which little may be known.
+    width: factor on the interval's logarithm, as the distribution is not quite a normal one.
     """
 
     value: float
     noise: float = 0.0
     doubt: float = 0.0
+    width: float = 1.0
 
     @property
     def interval(self) -> tuple[float, float]:
         """Return the bounds between which what comes lies with a probability of 80 %."""
-        factor = math.exp(Z80 * math.hypot(self.noise, self.doubt))
+        factor = math.exp(Z80 * self.width * math.hypot(self.noise, self.doubt))
         return self.value / factor, self.value * factor
 
     def times(self, factor: float) -> Estimate:
         """Return the estimate of a multiple."""
-        return Estimate(self.value * factor, self.noise, self.doubt)
+        return self._replace(value=self.value * factor)
 
     def sampled(self, deviations: float) -> float:
         """Return the median if it is so many standard deviations of its doubt away from the expected one."""
@@ -72,6 +74,7 @@ class Prediction(NamedTuple):
     others_s: seconds that other readers wait because of it.
     informs: standard deviation of a small model's lost quality about which the answer tells; 0: it tells of none.
     assumed: whether times are assumed, as nothing of the kind has been measured.
+    uneven_s: seconds that its reader waits as tokens come unevenly, beside what the mean time per token takes.
     """
 
     ttft_s: Estimate
@@ -85,6 +88,7 @@ class Prediction(NamedTuple):
     others_s: float = 0.0
     informs: float = 0.0
     assumed: bool = False
+    uneven_s: float = 0.0
 
     @property
     def quality(self) -> float:
@@ -98,8 +102,9 @@ class Prediction(NamedTuple):
 
     def wait_s(self, tpot_s: float) -> float:
         """Return the seconds that are waited after the first token, at that time per token."""
-        read_s = 1.0 / self.rate if self.rate else 0.0
-        return max(0.0, tpot_s - read_s) * max(0.0, self.tokens - 1.0)
+        if not self.rate:
+            return tpot_s * max(0.0, self.tokens - 1.0)
+        return max(0.0, tpot_s - 1.0 / self.rate) * max(0.0, self.tokens - 1.0) + self.uneven_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -372,3 +372,44 @@ def test_further_devices_are_compared_where_the_first_comes_near() -> None:
         assert forecast is not None
         assert forecast.reason is not None
         assert forecast.reason.candidates == ways
+
+
+def test_intervals_grow_as_narrow_as_what_comes() -> None:
+    there = router()
+    first = there.assign_now(replace(OPEN, mode="cloud"))
+    for _ in range(100):
+        there.learn(came(there.assign_now(replace(OPEN, mode="cloud")), 0.3, 0.04))
+    last = there.assign_now(replace(OPEN, mode="cloud"))
+    assert first.forecast is not None
+    assert last.forecast is not None
+    assert first.forecast.expected.tpot_s.width == 1.0
+    assert last.forecast.expected.tpot_s.width < 0.5
+
+
+def test_a_mode_whose_tokens_come_unevenly_keeps_its_readers_waiting() -> None:
+    """The mean time per token alone would be quick enough for them; one that is no reader waits for none of it."""
+    there, read = router(), replace(OPEN, mode="cloud", reader_rate=10.0)
+    for _ in range(20):
+        there.learn(replace(came(there.assign_now(read), 0.3, 0.05), stall_s=0.4))
+    even, uneven = there.assign_now(replace(read, reader_rate=0.0)), there.assign_now(read)
+    assert even.forecast is not None
+    assert uneven.forecast is not None
+    assert even.forecast.expected.uneven_s == 0.0
+    assert uneven.forecast.expected.stall_s.value == pytest.approx(0.33, abs=0.05)
+
+
+def test_a_prompt_costs_others_what_its_positions_add_to_their_steps() -> None:
+    """A prompt that is taken in by parts waits for many steps, of which others get their tokens all the same."""
+    there = router(policy="jsq")
+    for sessions in (1, 4):
+        busy = tuple(replace(each, sessions=sessions) for each in VERIFIERS)
+        there.see(Snapshot(2, {"verifier": busy}, {}))
+        for tokens in (50, 500):
+            made = there.assign_now(replace(OPEN, mode="cloud", prompt_tokens=tokens))
+            there.learn(came(made, ttft_s=2e-3 * tokens, tpot_s=0.04 + 1e-4 * sessions))
+    short, long = (
+        there.assign_now(replace(OPEN, mode="cloud", prompt_tokens=n)).forecast for n in (100, 1100)
+    )
+    assert short is not None
+    assert long is not None
+    assert long.expected.others_s - short.expected.others_s < 0.5 * 1000 * 2e-3
