@@ -26,6 +26,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from tandem.app.exposure import check_serve
 from tandem.app.ingress import Ingress, IngressLive
+from tandem.app.served import routed
 from tandem.app.settings import AnyEngine, AnyPool, Pool, Settings
 from tandem.deployments.config.reconfigure import Live
 from tandem.deployments.control.access import Access, AccessLive
@@ -36,7 +37,6 @@ from tandem.deployments.pools.autoscaling import EVERY_S
 from tandem.deployments.pools.deployments import Drafter, Expander, Middle, Verifier
 from tandem.deployments.pools.serve_policy import ServePolicy
 from tandem.deployments.request.pools import DRAFTER, EXPANDER, MIDDLE, VERIFIER, pool_name
-from tandem.deployments.routing.models import RoutedModel
 
 
 def build(args: Settings) -> Application:
@@ -73,7 +73,7 @@ def application(args: Settings) -> Application:
     router = _control(serve.deployment(Router)).bind(
         scheduler,
         access,
-        [_routed(name, args) for name in args.served],
+        routed(args),
         RouterLive(**{key: getattr(args, key) for key in RouterLive.model_fields}),
     )
     gateway = None
@@ -83,19 +83,6 @@ def application(args: Settings) -> Application:
         )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
     return ingress.bind(router, access, scheduler, args, gateway)
-
-
-def _routed(name: str, args: Settings) -> RoutedModel:
-    engine = args.served[name].verifier.engine
-    named = args.models.get(name)
-    return RoutedModel(
-        name,
-        args.suffix(name),
-        engine.batch_limit,
-        engine.places,
-        named.price if named else None,
-        tuple(args.served[name].adapters),
-    )
 
 
 def _secret() -> str:

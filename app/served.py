@@ -17,8 +17,20 @@ from tandem.deployments.modes.sections import of_modes
 from tandem.deployments.pools.engines import context_of
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.session import Reach
+from tandem.deployments.routing.models import RoutedModel
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
+
+
+def routed(settings: Settings) -> list[RoutedModel]:
+    """Return the models as routers know them."""
+    models = []
+    for name, model in settings.served.items():
+        engine, named = model.verifier.engine, settings.models.get(name)
+        price = named.price if named else None
+        suffix, adapters = settings.suffix(name), tuple(model.adapters)
+        models.append(RoutedModel(name, suffix, engine.batch_limit, engine.places, price, adapters))
+    return models
 
 
 class Served:

@@ -20,6 +20,8 @@ DONE = "[DONE]"
 RESUME_S = 60.0
 """Seconds for which a broken connection to a resumable answer is tried anew."""
 RETRY_S = 0.25
+SILENCE_S = 2.0
+"""Seconds without a sign of life, which comes every second, after which a resumable answer's connection is dead."""
 
 
 class ClientError(Exception):
@@ -146,8 +148,12 @@ class HttpClient:
         """The chunks of a streamed answer as they come; closing the generator stops the answer, unless it is resumable.
 
         A connection that breaks is made anew where the events have numbers, which says that the answer is resumable.
+        One of such an answer that is silent counts as broken, and the answer is asked for anew if it had no event.
         """
-        last, broken_s, asked = "", math.inf, {"json": {**request, "stream": True}}
+        limits: Json = {}
+        if request.get("tandem", {}).get("resumable"):
+            limits["timeout"] = httpx.Timeout(TIMEOUT.connect, read=SILENCE_S)
+        last, broken_s, asked = "", math.inf, {"json": {**request, "stream": True}, **limits}
         while True:
             with explained(self.url):
                 try:
@@ -159,10 +165,12 @@ class HttpClient:
                             return
                     if not last:
                         return
-                except (httpx.TransportError, _NotYet):
-                    if not last or time.monotonic() - broken_s > RESUME_S:
+                except (httpx.TransportError, _NotYet) as error:
+                    silent = bool(limits) and isinstance(error, httpx.ReadTimeout)
+                    if not (last or silent) or time.monotonic() - broken_s > RESUME_S:
                         raise
-            asked = {"headers": {"Last-Event-ID": last}}
+            if last:
+                asked = {"headers": {"Last-Event-ID": last}, **limits}
             broken_s = min(broken_s, time.monotonic())
             time.sleep(RETRY_S)
 

@@ -40,6 +40,8 @@ AGAIN_S = 0.1
 """Pause before a refused question is asked again."""
 BACK_S = 30.0
 """Longest that a client tries to come back to an answer."""
+SILENCE_S = 2.0
+"""Seconds without a sign of life after which it does so, or asks anew."""
 LOAD_S = 3.0  # before the first change, and after the last
 
 
@@ -93,10 +95,12 @@ async def answer(http: httpx.AsyncClient, prompt: str, how: Way) -> Read:
         "tandem": dict(how),
     }
     reading, broke_s = _Reading(), 0.0
+    limits = httpx.Timeout(120.0, read=SILENCE_S if how.get("resumable") else 120.0)
     while reading.finish is None:
         headers = {"Last-Event-ID": reading.event} if reading.event else {}
         try:
-            async with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as reply:
+            asked = http.stream("POST", "/v1/chat/completions", json=body, headers=headers, timeout=limits)
+            async with asked as reply:
                 if reply.is_error:
                     await reply.aread()
                     raise httpx.HTTPStatusError(
@@ -113,6 +117,8 @@ async def answer(http: httpx.AsyncClient, prompt: str, how: Way) -> Read:
                 raise Broken(f"{how}: {error!r} after {len(reading.text)} characters") from None
             await asyncio.sleep(AGAIN_S)
         except _Refused as error:
+            if how.get("resumable") and not reading.event:  # told so late that it could be no status
+                raise httpx.HTTPError(str(error)) from None
             raise Broken(f"{how}: {error}") from None
         else:
             if reading.finish is None:
@@ -136,7 +142,9 @@ class _Reading:
 
     def take(self, line: str) -> None:
         """Take a line of its events. Raises _Refused."""
-        self.begun = True
+        if line.startswith(":"):
+            return
+        self.begun = self.begun or bool(line)
         if line.startswith("id: "):
             self.event = line.removeprefix("id: ")
         if not line.startswith("data: ") or line == "data: [DONE]":

@@ -102,6 +102,14 @@ class Entry:
         return any(b.quota.concurrent is not None or b.quota.usd is not None for b in self.bound)
 
     @property
+    def any_limit(self) -> bool:
+        """Whether there is any limit."""
+        quotas = [
+            (q.requests_per_minute, q.tokens_per_minute, q.concurrent, q.usd) for _, _, q, _ in self.bound
+        ]
+        return any(limit is not None for limits in quotas for limit in limits)
+
+    @property
     def has_dollars(self) -> bool:
         """Whether there is a limit on dollars."""
         return any(b.quota.usd is not None for b in self.bound)

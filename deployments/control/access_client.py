@@ -12,7 +12,7 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 
 from tandem.deployments.access.accounts import Statement, device_of
-from tandem.deployments.access.client.bill_sender import BillSender
+from tandem.deployments.access.client.bill_sender import BOOKED_S, BillSender
 from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.kept.streams import Outcome, StreamCopy, StreamNews
 from tandem.deployments.access.keys import Key, Role
@@ -79,11 +79,11 @@ class AccessClient(HandleClient):
 
     async def booked(self) -> None:
         """Return when all bills so far are booked, or have waited for the key service too long."""
-        await self._bills.booked(self._soon_s)
+        await self._bills.booked(BOOKED_S)
 
     async def close(self) -> None:
         """Return when all bills are booked, or cannot be."""
-        await self.booked()
+        await self._bills.booked(self._soon_s)
         self._bills.close()
 
     async def account(self, key: str) -> Statement:

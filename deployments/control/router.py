@@ -58,6 +58,27 @@ class RouterLive(Live):
     gate: GateSettings = GateSettings()
 
 
+def routings(models: Sequence[RoutedModel], live: RouterLive, keys: HandleClient) -> ModelRoutings:
+    """Return the routings of these models, which know of nothing yet. keys: of the key service."""
+
+    def routing(model: RoutedModel) -> Routing:
+        return Routing(
+            Assigner(
+                live.router.collaboration.create(),
+                live.router.routing.create,
+                model.batch_limit,
+                model.price,
+            ),
+            live.router,
+            live.accounts,
+            of_modes(live),
+            suffix=model.suffix,
+            may_dial_in=lambda name: keys.ask(ANSWER_S, Access.has_device, name),
+        )
+
+    return ModelRoutings(models, routing)
+
+
 @refuses(EngineError)
 class Router:
     """Assigns endpoints to requests.
@@ -77,24 +98,8 @@ class Router:
         self._scheduler, self._started = SchedulerClient(scheduler, ANSWER_S), live
 
         keys = HandleClient(access)
-
-        def routing(model: RoutedModel) -> Routing:
-            return Routing(
-                Assigner(
-                    live.router.collaboration.create(),
-                    live.router.routing.create,
-                    model.batch_limit,
-                    model.price,
-                ),
-                live.router,
-                live.accounts,
-                of_modes(live),
-                suffix=model.suffix,
-                may_dial_in=lambda name: keys.ask(ANSWER_S, Access.has_device, name),
-            )
-
         self._exporter = Exporter.of_environment("router")
-        self._routings = ModelRoutings(models, routing)
+        self._routings = routings(models, live, keys)
         for part in (part for each in self._routings for part in each.modes.values()):
             await part.recall()
         self._gate = Gate(

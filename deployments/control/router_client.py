@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
@@ -17,6 +18,8 @@ from tandem.deployments.lru import LRUTable
 from tandem.deployments.outbox import Outbox
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.models import ModelRoutings
+from tandem.deployments.routing.stand_in import Follow, RouterStandIn
 from tandem.engine.base import SplitInfo
 
 ENTERED = 1024
@@ -24,10 +27,22 @@ ENTERED = 1024
 
 
 class RouterClient(HandleClient):
-    """Methods of the router, and what they raise. Unavailable: it did not answer within a limit of these settings."""
+    """Methods of the router, and what they raise. Unavailable: it did not answer within a limit of these settings.
 
-    def __init__(self, router: DeploymentHandle, limits: LimitSettings, gate: GateSettings) -> None:
+    stand_in: of routings and of the way to follow what is up, which make a stand-in; None: there is none.
+    """
+
+    def __init__(
+        self,
+        router: DeploymentHandle,
+        limits: LimitSettings,
+        gate: GateSettings,
+        stand_in: tuple[Callable[[], ModelRoutings], Follow] | None = None,
+    ) -> None:
         super().__init__(router)
+        self._stand_in = stand_in and RouterStandIn(
+            *stand_in, lambda: self.ask(None, Router.snapshot, devices=False)
+        )
         self._assign_s, self._soon_s = limits.assign_s, limits.open_s
         self._enter_s = gate.queue_s + limits.assign_s
         self._made = LRUTable[int, Assignment](ENTERED)
@@ -40,7 +55,11 @@ class RouterClient(HandleClient):
     ) -> Passage:
         """Return when the request may begin. left: requests that are over. wanted: by its answers, whose assignments
         come in the same call, for `assign`. Raises LimitReached."""
-        passage, made = await self.ask(self._enter_s, Router.enter, replica, entry, left, wanted)
+        asked = self.ask(self._enter_s, Router.enter, replica, entry, left, wanted)
+        if self._stand_in is None or entry.any_limit:
+            passage, made = await asked
+        else:
+            passage, made = await self._stand_in.answer(asked, partial(_let_in, wanted))
         self._made.update((w.request, m) for w, m in zip(wanted, made, strict=True) if m is not None)
         return passage
 
@@ -54,7 +73,8 @@ class RouterClient(HandleClient):
         """Raises as Routing.assign."""
         if (made := self._made.pop(wanted.request, None)) is not None:
             return made
-        return await self.ask(self._assign_s, Router.assign, wanted)
+        asked = self.ask(self._assign_s, Router.assign, wanted)
+        return await (asked if self._stand_in is None else self._stand_in.assign(wanted, asked))
 
     def report(self, report: Report) -> None:
         """Tell soon what an answer has taught and cost."""
@@ -63,6 +83,12 @@ class RouterClient(HandleClient):
     def observe(self, seen: Observation) -> None:
         """Have a request counted soon."""
         self._ended.add(seen)
+
+    def close(self) -> None:
+        """Send pending reports, and watch the router no more."""
+        self.flush()
+        if self._stand_in is not None:
+            self._stand_in.close()
 
     def flush(self) -> None:
         """Send pending reports now."""
@@ -102,3 +128,7 @@ class RouterClient(HandleClient):
     async def spent(self, account: str) -> dict[str, tuple[float, float]]:
         """Return what modes limit for an account, as in Statement."""
         return await self.ask(self._soon_s, Router.spent, account)
+
+
+async def _let_in(wanted: Sequence[RoutingRequest]) -> tuple[Passage, list[Assignment | None]]:
+    return Passage(), [None] * len(wanted)

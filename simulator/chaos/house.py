@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tandem.deployments.access.accounts import Accounts
-from tandem.deployments.access.client.bill_sender import BillSender
+from tandem.deployments.access.client.bill_sender import BOOKED_S, BillSender
 from tandem.deployments.access.client.caller_cache import Callers
 from tandem.deployments.access.key_service import KeyService
 from tandem.deployments.access.keys import Caller, Key, Role, digest
@@ -126,7 +126,7 @@ class House:
             self._at_once[caller.account] -= 1
             door.entrance.leave(job.id, finished=last is not None)
         if last is not None:
-            await door.bills.booked(self._limits.open_s)
+            await door.bills.booked(BOOKED_S)
             yield last
 
     def answered(self, report: Report) -> None:

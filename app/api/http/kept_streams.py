@@ -28,7 +28,11 @@ EVENT_STREAM = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # or nginx would collect the events
 ]
+KEEP_ALIVE_S = 1.0
+"""Seconds after which a client that gets no event gets a comment: it can tell a slow answer from a dead stream."""
+_KEEP_ALIVE = b": keep-alive\n\n"
 _END = b"\n\n"
+_START: Message = {"type": "http.response.start", "status": 200, "headers": EVENT_STREAM}
 Produce = Callable[[Send], Coroutine[Any, Any, None]]
 """Makes a stream: sends its messages."""
 
@@ -36,8 +40,8 @@ Produce = Callable[[Send], Coroutine[Any, Any, None]]
 class KeptStream:
     """A stream of events, numbered from 0: each has the field `id`, "{id}:{number}".
 
-    A failure before the first event is kept as it is, without a number. A client gets an event when a copy of it is
-    kept, or cannot be.
+    A failure before the first event is kept as it is, without a number; a client that has got a comment by then gets it
+    as an event. A client gets an event when a copy of it is kept, or cannot be.
 
     id: of the answer.
     account: whose it is.
@@ -66,7 +70,7 @@ class KeptStream:
         """Return the stream that goes on behind its copy."""
         said = [each.since(0) for each in copy.said]
         stream = cls(id, account, copy.request, said)
-        stream._start = {"type": "http.response.start", "status": 200, "headers": EVENT_STREAM}
+        stream._start = _START
         stream.numbered = True
         stream._events = list(copy.events)
         stream.size = sum(map(len, stream._events))
@@ -138,22 +142,36 @@ class KeptStream:
         self._news = asyncio.Event()
 
     async def send(self, first: int, send: Send) -> None:
-        """Send the stream from its event `first` on, to its end."""
+        """Send the stream from its event `first` on, to its end, and comments while there are no events."""
+        early = False  # whether the client was told of a stream before there was one
         while self._start is None and not self._ended:
-            await self._news.wait()
-        if self._start is None:
-            return
-        await send(self._start)
+            if not await self._has_news():
+                if not early:
+                    early = True
+                    await send(_START)
+                await _send_piece(send, _KEEP_ALIVE)
+        if not early:
+            if self._start is None:
+                return
+            await send(self._start)
         while not self._ended or first < self._released:
             piece = b""
             while first < self._released and len(piece) < PIECE:
                 piece += self._events[first]
                 first += 1
             if piece:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-            elif not self._ended:
-                await self._news.wait()
+                await _send_piece(send, b"data: " + piece + _END if early and not self.numbered else piece)
+            elif not self._ended and not await self._has_news():
+                await _send_piece(send, _KEEP_ALIVE)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _has_news(self) -> bool:
+        """Return whether there is something new within KEEP_ALIVE_S."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KEEP_ALIVE_S):
+                await self._news.wait()
+                return True
+        return False
 
     def _add(self, event: bytes) -> None:
         if self.numbered:
@@ -364,6 +382,10 @@ class _Following(Response):
             await Sending(receive, send).run(follow, lambda: None)
         finally:
             self._streams.left(self._stream, self._keep_s)
+
+
+async def _send_piece(send: Send, piece: bytes) -> None:
+    await send({"type": "http.response.body", "body": piece, "more_body": True})
 
 
 def _no_stream(id: str) -> ApiError:

@@ -64,12 +64,16 @@ def test_what_is_refused_says_why(url: str) -> None:
 
 
 class Cutting(socketserver.ThreadingTCPServer):
-    """A proxy that passes on so many bytes of the first reply to a chat, and then breaks the connection."""
+    """A proxy that passes on so many bytes of the first reply to a chat, and then breaks the connection.
+
+    silent: it says nothing more instead, until it is `over`.
+    """
 
     daemon_threads = True
 
-    def __init__(self, url: str, after: int) -> None:
-        self.there, self.left = httpx.URL(url), after
+    def __init__(self, url: str, after: int, silent: bool = False) -> None:
+        self.there, self.left, self.silent = httpx.URL(url), after, silent
+        self.over = threading.Event()
         super().__init__(("127.0.0.1", 0), Passing)
 
     @property
@@ -96,6 +100,8 @@ class Passing(socketserver.BaseRequestHandler):
                         data, self.server.left = data[: self.server.left], self.server.left - len(data)
                     self.request.sendall(data)
                     if cuts and self.server.left <= 0:
+                        if self.server.silent:
+                            self.server.over.wait(30)
                         return
 
 
@@ -112,6 +118,24 @@ def test_a_broken_connection_is_made_anew(url: str, backend: NullBackend, after:
     assert proxy.left <= 0, "it broke"
     assert (answer.text, answer.finish) == (SAYS, "stop")
     assert len(backend.jobs) == 1
+
+
+@pytest.mark.parametrize("after", [0, 850])
+def test_a_silent_connection_is_made_anew(
+    url: str, backend: NullBackend, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any event the answer is asked for anew."""
+    monkeypatch.setattr("tandem.app.client.http.SILENCE_S", 0.3)
+    with Cutting(url, after or 1, silent=True) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=[0.01])
+        thread.start()
+        with tandem.Client(proxy.url) as client:
+            answer = client.ask("Hello?", resumable=True)
+        proxy.over.set()
+        proxy.shutdown()
+        thread.join()
+    assert (answer.text, answer.finish) == (SAYS, "stop")
+    assert len(backend.jobs) == (1 if after else 2)
 
 
 def test_an_answer_that_is_not_resumable_breaks_off(url: str) -> None:

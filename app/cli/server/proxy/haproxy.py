@@ -36,6 +36,8 @@ exited before it sent anything may have begun to answer. But then that answer ha
 over a kept connection just as the replica closed it would be lost."""
 STUCK_S = 60
 """Seconds after which a client that takes in nothing of its answer is disconnected; one that waits for it is not."""
+CHECK = {"INTER": "600ms", "FASTINTER": "100ms", "FALL": "2"}
+"""Checks of the API's replicas: one that does not answer gets no new requests after two seconds."""
 REQUEST_S = 30
 """Seconds within which a client's request must have come, of a long one the first 16 KiB; Ray sets no limit."""
 MOST_CONNECTIONS = 16_000
@@ -101,6 +103,7 @@ def environment(
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_ANSWER_S),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_RETRY_ON": RETRY_ON,
+        **{f"RAY_SERVE_HAPROXY_HEALTH_CHECK_{name}": value for name, value in CHECK.items()},
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": str(STUCK_S),
         "RAY_SERVE_HAPROXY_MAXCONN": str(_most_connections()),
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(DRAINING_S),

@@ -136,6 +136,40 @@ async def test_without_any_event_it_ends_with_its_client(address: str, backend: 
     assert [seen.status for seen in backend.observations] == [DISCONNECTED]
 
 
+async def test_a_silent_stream_tells_that_it_lives(
+    address: str, http: httpx.AsyncClient, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first event, too."""
+    monkeypatch.setattr(kept_streams, "KEEP_ALIVE_S", 0.02)
+    for after in (1, 5):
+        backend.hold_after, backend.burst = after, 100 if after == 1 else 1
+        backend.go.clear()
+        async with http.stream("POST", PATH, json=CHAT) as reply:
+            assert reply.status_code == 200
+            lines, got = reply.aiter_lines(), list[str]()
+            while got[-3:] != [": keep-alive", "", ": keep-alive"]:
+                got.append(await anext(lines))
+            backend.go.set()
+            got += [line async for line in lines]
+        blocks = "\n".join(got).replace(": keep-alive\n\n", "")
+        assert said(events(blocks + "\n")) == SAYS
+
+
+async def test_a_refusal_after_a_sign_of_life_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_streams, "KEEP_ALIVE_S", 0.01)
+    stream, sent = KeptStream("a", "me"), list[Message]()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+        if len(sent) == 2:
+            await stream.take({"type": "http.response.start", "status": 429, "headers": []})
+            await stream.take({"type": "http.response.body", "body": b'{"error":{}}'})
+
+    await stream.send(0, send)
+    assert sent[0]["status"] == 200
+    assert [message["body"] for message in sent[1:]] == [b": keep-alive\n\n", b'data: {"error":{}}\n\n', b""]
+
+
 async def test_nobody_elses_stream_is_found(
     address: str, http: httpx.AsyncClient, backend: NullBackend
 ) -> None:

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from tandem.deployments.access.accounts import Terms
-from tandem.deployments.access.client.caller_cache import KNOWN_S, Callers
+from tandem.deployments.access.client.caller_cache import KNOWN_S, LATE_S, STALE_S, Callers
 from tandem.deployments.access.keys import Caller, Role
+from tests.virtual import in_virtual_time, now_s
 
 pytestmark = pytest.mark.virtual_time
 
@@ -67,6 +68,36 @@ async def test_a_change_here_holds_at_once(router: Router, callers: Callers) -> 
     router.known = None
     callers.forget()
     assert await callers.of("known") is None
+
+
+@in_virtual_time
+async def test_a_caller_stays_known_for_a_while_when_nobody_answers() -> None:
+    """The first one waits a little; the others, who come later, do not. Keys that nobody has had are not known."""
+    away = asyncio.Event()
+
+    async def find(hashed: str | None) -> Caller | None:
+        if away.is_set():
+            await asyncio.sleep(5.0)
+            raise ConnectionError("it is stopped")
+        return CALLER if hashed == "known" else None
+
+    callers = Callers(find, asyncio.get_running_loop().time)
+    assert await callers.of("known") == CALLER
+    assert await callers.of("other") is None
+    away.set()
+    await asyncio.sleep(KNOWN_S)
+    for waits_s in (LATE_S, 0.0):
+        began_s = now_s()
+        assert await callers.of("known") == CALLER
+        assert now_s() - began_s == waits_s
+    with pytest.raises(ConnectionError):
+        await callers.of("other")
+    assert await callers.of("known") == CALLER, "of an answer that failed"
+    await asyncio.sleep(STALE_S)
+    with pytest.raises(ConnectionError):
+        await callers.of("known")
+    away.clear()
+    assert await callers.of("known") == CALLER
 
 
 async def test_a_failure_is_not_remembered(router: Router, callers: Callers) -> None:

@@ -22,6 +22,7 @@ import httpx
 import pytest
 
 from tandem.app.cli.server.local_ray import free_port
+from tandem.app.cli.server.proxy import stand_in
 from tandem.app.cli.server.proxy.haproxy import environment, show
 from tests.cluster.certificate import make_certificate
 
@@ -214,6 +215,27 @@ def proxied(
         stack.callback(process.terminate)
         until(lambda: name(process.pid) == "haproxy" and listens(port))
         yield port
+
+
+def test_one_that_is_stopped_has_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, look = threading.Event(), stand_in._pid_at
+
+    def looked(config: Path) -> int:
+        seen.set() if (found := look(config)) else None
+        return found
+
+    monkeypatch.setattr(stand_in, "_pid_at", looked)
+    with proxied(tmp_path, Scheme) as port:
+        until(lambda: bool(watchers(tmp_path)))
+        ((_, parent),) = watchers(tmp_path).items()
+        config = next((tmp_path / "h").rglob("haproxy.cfg"))
+        waiting = threading.Thread(target=stand_in._wait_for_end, args=[parent, config], daemon=True)
+        waiting.start()
+        assert seen.wait(20)
+        os.kill(parent, signal.SIGSTOP)
+        waiting.join(20)
+        assert not waiting.is_alive()
+        until(lambda: answers(f"http://127.0.0.1:{port}/"))
 
 
 def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> None:
