@@ -103,7 +103,7 @@ class Acceptor:
             resume_s = min(self.settings.resume_s, hello.resume_s)
             resume_buffer = ResumeBuffer(secrets.token_bytes(16), resume_s, self.settings.max_kept)
         connection = Connection(hello.engines, self.settings, self._serve, resume_buffer)
-        connection.peer = who
+        connection.peer, connection.siblings = who, self.connections
         self.connections.add(connection)
         connection.finished.add_done_callback(lambda _: self.connections.discard(connection))
         if resume_buffer is None:

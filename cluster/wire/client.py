@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
 from typing import Protocol, TypeVar
 
 from tandem.cluster.link.link import Link, Pipe
@@ -89,6 +89,8 @@ class Connection(Wire):
 
     peer_engines: engines that the other side serves.
     peer: identity of the dialler, from `admit` of `cluster.wire.listener.serve_engines`.
+    siblings: connections that the same endpoint has accepted, this one among them; none of one that was dialled.
+    handler: serves the other side's requests; None: nobody does.
     finished: done when the connection is closed and all work for the other side is stopped.
     session_ids: of the sessions that this side opens; unique within the connection.
     """
@@ -105,7 +107,8 @@ class Connection(Wire):
         super().__init__(settings, resume_buffer)
         self.peer_engines = dict(peer_engines)
         self.peer: object = None
-        self._handler = serve(self) if serve else None
+        self.siblings: Set[Connection] = frozenset()
+        self.handler = serve(self) if serve else None
         self._dialler = dialler
         self._returning: asyncio.Task[None] | None = None
         self.session_ids = itertools.count(1)
@@ -174,8 +177,8 @@ class Connection(Wire):
 
     def received(self, frame: AnyFrame, size_bytes: int) -> None:
         if isinstance(frame, RequestFrame):
-            if self._handler is not None:
-                self._handler.handle(frame, size_bytes)
+            if self.handler is not None:
+                self.handler.handle(frame, size_bytes)
             else:
                 error = UnknownEngine("this side serves no engines")
                 self.send(frames.encode(frames.Error.of(error, frame.session, frame.seq)))
@@ -215,8 +218,8 @@ class Connection(Wire):
         try:
             if self._returning is not None:
                 await asyncio.wait((self._returning,))
-            if self._handler is not None:
-                await self._handler.stop()
+            if self.handler is not None:
+                await self.handler.stop()
         finally:
             self.finished.set_result(None)
 

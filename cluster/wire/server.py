@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
@@ -15,11 +15,24 @@ from tandem.cluster.link.link import Link
 from tandem.cluster.wire import frames
 from tandem.cluster.wire.client import Connection
 from tandem.cluster.wire.frames import ProtocolError, RequestFrame, UnknownEngine, pack_ids, unpack_ids
-from tandem.engine.base import Engine, EngineError, InvalidRequest, Session, SessionCancelled, UnknownSession
+from tandem.engine.base import (
+    Engine,
+    EngineError,
+    InvalidRequest,
+    NoCapacity,
+    Session,
+    SessionCancelled,
+    UnknownSession,
+)
 
 log = logging.getLogger(__name__)
 
 
+QUIET_S = 1.5
+"""Seconds after which a connection on which nothing came, not even the ping of every second, may hold no place that
+another one needs, unless it answers."""
+SIGN_S = 0.4
+"""Seconds within which one that is there answers."""
 Key = tuple[str, int]  # engine and session
 
 
@@ -170,7 +183,13 @@ class EngineHandler:
     async def _open(self, request: frames.Open, opened: _Opened) -> frames.Frame:
         try:
             prompt, output = unpack_ids(request.prompt), unpack_ids(request.log)
-            opened.session = await self._engines[request.engine].open(prompt, request.sampling, output)
+            engine = self._engines[request.engine]
+            try:
+                opened.session = await engine.open(prompt, request.sampling, output)
+            except NoCapacity:
+                if not await _end_silent(self._connection.siblings):
+                    raise
+                opened.session = await engine.open(prompt, request.sampling, output)
         except BaseException:
             self._forget(request, opened)
             raise
@@ -254,3 +273,21 @@ class EngineHandler:
             self._connection.send(data)
         else:
             link.up.carry(len(data), lambda: self._connection.send(data), self._connection.rtt_s / 2)
+
+
+async def _end_silent(connections: Iterable[Connection]) -> bool:
+    """End the sessions of those connections whose other side does not answer, as it is stopped; return whether there
+    were any."""
+    quiet = [
+        (connection, connection.handler)
+        for connection in connections
+        if connection.quiet_s > QUIET_S
+        and not connection.away
+        and isinstance(connection.handler, EngineHandler)
+    ]
+    holding = [(connection, handler) for connection, handler in quiet if handler.sessions]
+    answers = await asyncio.gather(*(connection.answers(SIGN_S) for connection, _ in holding))
+    silent = [handler for (_, handler), does in zip(holding, answers, strict=True) if not does]
+    for handler in silent:
+        await handler.end_sessions()
+    return bool(silent)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.cluster.wire import frames
-from tandem.cluster.wire.client import connect
+from tandem.cluster.wire import frames, server
+from tandem.cluster.wire.client import Connection, connect
 from tandem.cluster.wire.frames import HEADER, VERSION, Frame, Unauthorized, encode, pack_ids
 from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.tls import contexts
 from tandem.cluster.wire.wire import WireSettings
-from tandem.engine.base import EngineError, EngineStopped, Sampling, Tensor
+from tandem.engine.base import EngineError, EngineStopped, NoCapacity, Sampling, Tensor, UnknownSession
 from tandem.engine.null.engine import NullEngine
 from tests.cluster.certificate import make_certificate
 from tests.cluster.raw import raw
@@ -132,6 +133,35 @@ async def test_operations_of_a_session_follow_each_other(address: str) -> None:
         refused = replies[4]
         assert isinstance(refused, frames.Error)
         assert (refused.code, "already open" in refused.message) == ("invalid_request", True)
+
+
+async def test_one_that_is_stopped_keeps_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that answers does, however full it is."""
+    monkeypatch.setattr(server, "QUIET_S", 0.0)
+    monkeypatch.setattr(server, "SIGN_S", 0.05)
+    async with serve_engines({"null": NullEngine(capacity=1)}) as endpoint, raw(endpoint.address) as stopped:
+        stopped.send(OPEN)
+        assert await stopped.receive() == frames.Done(1, 1)
+        async with (
+            closing(await connect(endpoint.address)) as one,
+            closing(await connect(endpoint.address)) as other,
+        ):
+            session = await one.engine("null").open([20, 21], Sampling())
+            with pytest.raises(NoCapacity):
+                await other.engine("null").open([20, 21], Sampling())
+            await session.cancel()
+        stopped.send(frames.Verify(1, 2, "null", pack_ids([])))
+        reply = await stopped.receive()
+        assert isinstance(reply, frames.Error)
+        assert reply.code == UnknownSession.code
+
+
+@asynccontextmanager
+async def closing(connection: Connection) -> AsyncIterator[Connection]:
+    try:
+        yield connection
+    finally:
+        await connection.close()
 
 
 async def test_cancelling_drops_what_queued(address: str) -> None:
