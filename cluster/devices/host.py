@@ -170,6 +170,7 @@ class DeviceHost:
 
     models: run in the actor's process.
     make_tls: what it listens with; likewise.
+    prepare: prepares the actor's process before all else.
     The other arguments are Host's; `register` may be a Serve handle's `handle.method.remote`.
     """
 
@@ -179,9 +180,11 @@ class DeviceHost:
         devices: Sequence[HostedDevice],
         register: Register,
         make_tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        prepare: Callable[[], object] = lambda: None,
         **options: Any,
     ) -> None:
         # Ray restarts an actor by calling this alone, so this must start the work, not a method.
+        prepare()
         self._host = Host(models, devices, register, tls=make_tls(), **options)
         self._running = asyncio.get_running_loop().create_task(self._host.run())
         self._running.add_done_callback(_die)

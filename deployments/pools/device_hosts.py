@@ -21,6 +21,7 @@ from tandem.cluster.devices import host as hosting
 from tandem.cluster.devices.profile import load_profile
 from tandem.deployments.access.device_name import PATTERN, device_name
 from tandem.deployments.config.settings import LinkSettings, Strict
+from tandem.deployments.messages import carry_messages
 from tandem.deployments.pools.engines import AnySettings, EngineSettings, TorchSettings, build_engine
 from tandem.deployments.pools.replica import EndpointSettings
 from tandem.deployments.tracing.engine import made_traced
@@ -199,6 +200,7 @@ class Edge:
             [device.hosted(host.serves) for device in host.devices],
             self._register,
             self._endpoint.listening,
+            carry_messages,  # records go to schedulers of other versions
             host=self._endpoint.host,
             token=self._endpoint.token,
         )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +50,23 @@ def nothing_is_left() -> Iterator[None]:
 
 def up() -> list[str]:
     return sorted(n for n in ray.util.list_named_actors() if n.startswith("edges devices/"))
+
+
+def test_records_go_by_the_names_of_their_fields(tmp_path: Path) -> None:
+    """The scheduler may be of another version."""
+    said = tmp_path / "said"
+
+    async def register(records: Sequence[DeviceRecord]) -> None:
+        said.with_suffix(".new").write_bytes(pickle.dumps(list(records)))
+        said.with_suffix(".new").rename(said)
+
+    hosts = (host("one", "a"),)
+    made = Edge("edges", hosts, register, SAME, "named")
+    made._start(made._actor_name(hosts[0]), hosts[0])
+    until(said.exists)
+    assert b"tandem.deployments.messages" in said.read_bytes()
+    assert b"decode_token_s" in said.read_bytes()
+    assert [record.name for record in pickle.loads(said.read_bytes())] == ["a"]
 
 
 def test_another_version_has_hosts_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
