@@ -10,6 +10,10 @@ more, the less pairs and answers differ (`spread`). A verification grows with γ
 token of the target alone, until rounds of different windows show by how much: next to nothing on a GPU, much on few
 cores. Drafting grows with γ as such rounds show, at first in proportion.
 
+A target that others keep busy makes one step after the other, and a round waits for the next one: what a pair drafts
+meanwhile costs nothing, and one draft more may cost a whole step. So the wait is part of a window's cost as far as
+verifications are seen to take longer than a step.
+
 What a way takes depends on what the others do: where all crowd the target's steps everything is slow, and a way that
 one pair tries shows little of what it gives if all take it. So at a new target every pair tries the ways in the same
 order (its drafts, fused rounds, the target alone); to differ from the others takes a larger gain, to join them a
@@ -34,6 +38,12 @@ SEEN = 20.0
 """Judged tokens from which on half of what a pair has seen counts."""
 COMPARED = 16.0
 """Squared differences of windows from which on half of what they show of a further draft's verification counts."""
+ENOUGH, APART = 128.0, 2
+"""Squared differences up to which windows are varied, and by how much, where a pair would choose the same again."""
+ABOUT = (0.9, 1.0, 1.1)
+"""Times between verifications, over the expected one, that the wait for the target's next step is averaged over."""
+LEAST_WAIT = 0.5
+"""Share of a step that a round has to wait at least for the target to be taken as always busy."""
 LEAST_LOSS = 0.25
 """Share of a trial that is taken to be lost, even if the ways seem equal: what is expected may be wrong."""
 RARER = 0.2
@@ -110,7 +120,11 @@ class ClosedForm:
         cloud_s = exp(cloud) * (BURST if way == ALONE else 1.0)
         if self._again(chosen, cloud_s, costs.round_s(gamma), gap):
             chosen = not chosen
-        return way if chosen else gamma
+        if chosen:
+            return way
+        if state.widened < ENOUGH and gamma == state.previous:  # other windows, to see what a draft takes
+            return gamma + APART if gamma + APART <= self._most else max(2, gamma - APART)
+        return gamma
 
     def _apart(self, state: WindowState, size: int) -> float:
         """Return the penalty for differing from the other pairs' windows."""
@@ -192,7 +206,9 @@ class Costs:
         "_growth",
         "_own",
         "_rtt_s",
+        "_step_s",
         "_verify_s",
+        "_waits",
         "alone",
         "alone_least",
         "fused",
@@ -217,9 +233,16 @@ class Costs:
         self._draft_s, self._rtt_s = state.draft_s or assumed.draft_s or state.shared_draft_s, state.rtt_s
         self._verify_s, self._own, self._growth = verify_s, state.own, state.draft_growth
         self._drafted, self._draft_verify_s = state.drafted, 0.0
+        self._step_s = self._waits = 0.0
         if state.drafted and (state.alone_s or assumed.alone_s):
-            self._draft_verify_s = max(0.0, verify_s - alone_s) / state.drafted
-            # Some of that may be waiting for the others' steps, which does not grow with the window.
+            beyond_s = max(0.0, verify_s - alone_s)
+            if state.mean_window:  # there are others
+                self._step_s = alone_s
+                waits_s = self._next_step_s(state.drafted)
+                self._waits = min(1.0, beyond_s / max(waits_s, LEAST_WAIT * alone_s))
+                beyond_s = max(0.0, beyond_s - self._waits * waits_s)
+            self._draft_verify_s = beyond_s / state.drafted
+            # Some of that may be waiting for the others' prompts, which does not grow with the window.
             shown = state.widened / (state.widened + COMPARED)
             self._draft_verify_s += shown * (state.verify_growth * verify_s - self._draft_verify_s)
 
@@ -231,9 +254,20 @@ class Costs:
     def round_s(self, gamma: int) -> float:
         """Return the seconds of a round of γ drafts."""
         further = gamma - self._drafted
+        verify_s = self._verify_s + further * self._draft_verify_s
+        if self._waits:
+            verify_s += self._waits * (self._next_step_s(gamma) - self._next_step_s(self._drafted))
+        return self._away_s(gamma) + verify_s
+
+    def _away_s(self, gamma: float) -> float:
+        """Return the seconds between two verifications."""
         usual = self._drafted or FIRST_DRAFTS  # drafts that _draft_s is the mean of
-        drafts_s = (usual + (gamma - usual) * self._growth) * self._draft_s
-        return self._rtt_s + drafts_s + self._verify_s + further * self._draft_verify_s
+        return self._rtt_s + (usual + (gamma - usual) * self._growth) * self._draft_s
+
+    def _next_step_s(self, gamma: float) -> float:
+        """Return how long a round waits for the next step of a target that makes one after the other."""
+        steps = self._away_s(gamma) / self._step_s
+        return self._step_s * sum(-steps * about % 1.0 for about in ABOUT) / len(ABOUT)
 
     def drafted(self, gamma: int) -> float:
         """Return the cost of rounds of γ drafts."""

@@ -45,6 +45,7 @@ class SpeculativeRound(NamedTuple):
     read: tokens that the drafter had missed and first read.
     read_s: seconds at the drafter of a round with such tokens, else 0.
     untimed: tokens that were drafted in it as well.
+    first: 1 for the first one of an answer, else 0.
     """
 
     drafted: int
@@ -60,6 +61,7 @@ class SpeculativeRound(NamedTuple):
     read: int
     read_s: float
     untimed: int
+    first: int = 0
 
 
 _NOTHING = SpeculativeRound(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, 0)
@@ -460,18 +462,28 @@ class PairHistory:
         self._chose = self.helper = False
 
     def note(
-        self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float, read: int = 0
+        self,
+        drafted: int,
+        accepted: int,
+        tokens: int,
+        verify_s: float,
+        draft_s: float,
+        read: int = 0,
+        first: bool = False,
     ) -> None:
         """Record a round of this pair; see SpeculativeRound.
 
         read: tokens that the drafter had missed while the target decoded alone, and first read in draft_s; 0 for none.
         With the first round after one, times from before it are forgotten; what was accepted is not.
+        first: whether it is the first one of its answer. Its times have the prompt in them, so that they tell nothing
+        of what a further draft takes.
         """
         self.target.take_part(self._number)
         self.seen += 1
         if not read and self._rounds and self._rounds[-1].read:
             self._forget_times()
-        if not read and self._rounds and (before := self._rounds[-1]).timed and drafted:
+        comparable = not read and not first and drafted > 0 and bool(self._rounds)
+        if comparable and (before := self._rounds[-1]).timed and not before.first:
             self._note_widened(before, drafted, verify_s, draft_s)
         judged = accepted + (accepted < drafted)
         recent = SpeculativeRound._make(self._sums)
@@ -496,6 +508,7 @@ class PairHistory:
             read,
             draft_s if read else 0.0,
             drafted if read else 0,
+            int(first),
         )
         self._rounds.append(new)
         old = self._rounds.popleft() if len(self._rounds) > RECENT_ROUNDS else _NOTHING

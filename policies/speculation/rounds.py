@@ -41,6 +41,7 @@ class PairRound(NamedTuple):
     verify_s, draft_s: without the time on links.
     read: tokens that the drafter had missed and first read.
     window: chosen by the policy for it; 0 if fixed.
+    first: whether it is the first one of its answer, which waits for the prompt to be read.
     """
 
     drafted: int
@@ -50,6 +51,7 @@ class PairRound(NamedTuple):
     draft_s: float
     read: int
     window: int
+    first: bool = False
 
 
 class FusedRound(NamedTuple):
@@ -106,7 +108,14 @@ class PairMemory(Protocol):
     def choose(self, behind: int = 0) -> int: ...
     def note_window(self, window: int) -> None: ...
     def note(
-        self, drafted: int, accepted: int, tokens: int, verify_s: float, draft_s: float, read: int
+        self,
+        drafted: int,
+        accepted: int,
+        tokens: int,
+        verify_s: float,
+        draft_s: float,
+        read: int,
+        first: bool,
     ) -> None: ...
     def note_fused(self, drafted: int, tokens: int, seconds: float, cut: bool = False) -> None: ...
     def note_alone(self, tokens: int, seconds: float) -> None: ...
@@ -225,7 +234,7 @@ class Rounds:
     ) -> None:
         """Record a round that added `tokens` to the answer. draft_s, verify_s: without the time on links. read:
         tokens that the drafter had missed and first read."""
-        counts, self._begun = self._counts, True
+        counts, first, self._begun = self._counts, not self._begun, True
         counts.rounds += 1
         counts.drafted += drafted
         counts.accepted += accepted
@@ -238,8 +247,8 @@ class Rounds:
             self.learnt.append(fused)
         elif drafted:
             window = 0 if self._window is not None else self._chosen
-            done = PairRound(drafted, accepted, tokens, verify_s, draft_s, read, window)
-            self._pair.note(*done[:6])
+            done = PairRound(drafted, accepted, tokens, verify_s, draft_s, read, window, first)
+            _note(self._pair, done)
             self.learnt.append(done)
         else:
             counts.single_rounds += 1
@@ -262,4 +271,8 @@ def teach(pair: PairMemory, learnt: Iterable[Learnt]) -> None:
             pair.note_drafting(*done)
         else:
             pair.note_window(done.window)
-            pair.note(*done[:6])
+            _note(pair, done)
+
+
+def _note(pair: PairMemory, done: PairRound) -> None:
+    pair.note(*done[:6], done.first)

@@ -116,7 +116,8 @@ def test_a_new_pair_of_a_known_target_begins_where_the_others_are() -> None:
     ],
 )
 def test_the_way_of_the_least_time_a_token(changes: dict[str, float], expected: set[int]) -> None:
-    assert ClosedForm(accord=0.0).choose(replace(KNOWN_TARGET, **changes)) in expected
+    state = replace(KNOWN_TARGET, previous=0)  # no window before, from which to vary
+    assert ClosedForm(accord=0.0).choose(replace(state, **changes)) in expected
 
 
 def test_leaving_the_others_takes_a_larger_gain_than_joining_them() -> None:
@@ -174,6 +175,50 @@ def test_a_drafter_that_drafts_in_one_pass_drafts_more() -> None:
     one_pass = replace(KNOWN_TARGET, draft_s=0.02, drafted=3.0, alone_s=0.045)
     assert ClosedForm(accord=0.0).choose(replace(one_pass, draft_growth=0.0)) > 6
     assert ClosedForm(accord=0.0).choose(one_pass) in {2, 3}
+
+
+BUSY = replace(
+    KNOWN_TARGET,
+    rtt_s=0.01,
+    draft_s=0.0065,
+    alpha=0.85,
+    prior=0.85,
+    alone_s=0.057,
+    mean_window=9.0,
+    drafted=9.0,
+    widened=500.0,
+    verify_growth=0.005,
+)
+"""Others keep the target busy with steps of 57 ms."""
+
+
+def test_a_window_ends_before_the_next_step_of_a_busy_target() -> None:
+    """Nine drafts arrive within the second step, and wait for the third one; with seven, a round takes two steps."""
+    nine = ClosedForm(accord=0.0).choose(replace(BUSY, verify_s=3 * 0.057 - 0.0685))
+    assert nine in {5, 6}
+    six = replace(BUSY, verify_s=2 * 0.057 - 0.049, drafted=6.0, mean_window=6.0)
+    assert ClosedForm(accord=0.0).choose(six) in {5, 6, 7}
+
+
+def test_drafts_that_would_wait_for_the_next_step_cost_nothing() -> None:
+    """Three drafts have a round wait until the next step, as six would."""
+    three = replace(BUSY, draft_s=0.0068, verify_s=2 * 0.057 - 0.0304, drafted=3.0, verify_growth=0.0)
+    assert ClosedForm(accord=0.0).choose(three) in {5, 6}
+
+
+def test_a_target_that_nobody_else_asks_has_no_next_step_to_wait_for() -> None:
+    alone = replace(BUSY, mean_window=0.0, verify_s=3 * 0.057 - 0.0685)
+    assert ClosedForm().choose(alone) in {8, 9, 10}
+
+
+def test_windows_are_varied_until_it_is_known_what_a_draft_takes() -> None:
+    policy = ClosedForm(accord=0.0)
+    usual = policy.choose(replace(KNOWN_TARGET, previous=0))
+    assert policy.choose(replace(KNOWN_TARGET, previous=usual)) == usual + 2
+    assert policy.choose(replace(KNOWN_TARGET, previous=usual, widened=500.0)) == usual
+    cheap = replace(KNOWN_TARGET, draft_s=0.001)
+    for most in (2, 3, 6):
+        assert ClosedForm(start=2, most=most).choose(replace(cheap, previous=most)) == max(2, most - 2)
 
 
 def test_windows_are_no_wider_than_they_may_be() -> None:

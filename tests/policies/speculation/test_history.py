@@ -82,6 +82,17 @@ def test_drafts_of_one_pass_are_told_from_drafts_of_one_each() -> None:
         assert target.draft_growth == pytest.approx(expected, abs=0.1)
 
 
+def test_an_answers_first_round_tells_nothing_of_what_a_further_draft_takes() -> None:
+    """The drafter reads the prompt in it, and the verification waits for the target to read it."""
+    pair = PairHistory(StaticWindow(4))
+    for _ in range(5):
+        pair.note(8, 1, 2, 0.3, 0.3, first=True)
+        pair.note(2, 1, 2, 0.1, 0.02)
+    assert pair.state().widened == 0.0
+    pair.note(4, 1, 2, 0.1, 0.02)
+    assert pair.state().widened == 4.0
+
+
 def test_what_a_further_draft_adds_to_a_verification_is_told_from_waiting() -> None:
     """A verification waits for the others' step half of its time, and each draft adds 2 %."""
     target = TargetHistory()

@@ -189,7 +189,11 @@ def test_a_round_says_whose_choice_its_window_was(fixed: int | None, window: int
     made.next(1)
     made.done(3, 2, 3, 0.25, 0.5)
     made.done(3, 2, 3, 0.25, 0.5, 4)
-    assert made.learnt == [PairRound(3, 2, 3, 0.5, 0.25, 0, window), PairRound(3, 2, 3, 0.5, 0.25, 4, window)]
+    first, second = (
+        PairRound(3, 2, 3, 0.5, 0.25, 0, window, first=True),
+        PairRound(3, 2, 3, 0.5, 0.25, 4, window),
+    )
+    assert made.learnt == [first, second]
     assert (counted.rounds, counted.drafted, counted.accepted, counted.single_rounds) == (2, 6, 4, 0)
 
 
