@@ -1,9 +1,9 @@
 """Deterministic faults: a seed draws a small system, its requests and faults; then promises are checked. A failing
 seed replays to the byte.
 
-Processes die and come back, engines hang in them, devices leave for a while, links stall, are cut and heal, answers
-come late, the router or the scheduler is lost, a pool is drained, endpoints are full. Whatever happens, as long as one
-endpoint could finish a request and its reader can be reached:
+Processes die and come back, or are stopped, engines hang in them, devices leave for a while, links stall, are cut and
+heal, answers come late, the router or the scheduler is lost, a pool is drained, endpoints are full. Whatever happens,
+as long as one endpoint could finish a request and its reader can be reached:
 
 1. Every accepted request ends exactly once, whole; its tokens are those of an undisturbed run.
 2. No reader waits longer between two deliveries, or for the end, than `promised_s`; nor, where there is room for all,
@@ -11,6 +11,7 @@ endpoint could finish a request and its reader can be reached:
    expansions or for one device.
 3. No session, task or block of memory is left behind.
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
+   One whose middle is killed, or stopped, goes on at another within `promises.MIDDLE_S`, if nothing else goes wrong.
 5. A key's bills are booked once each, whoever dies; neither its dollars nor its answers at once exceed its limits.
 6. The endpoint that the budget of races limits takes in no token beyond it, unless the other endpoint has failed.
 

@@ -46,6 +46,8 @@ class ChaosOutcome:
 GAP_S = 5.0
 """Longest that a fault keeps a reader waiting who can be reached and has nothing to read, for each endpoint lost
 meanwhile, outages apart, where there is room for all requests."""
+MIDDLE_S = {"middle": 1.0, "frozen": GAP_S}
+"""Longest that an answer in mode split waits for another middle, by the fault that takes its own."""
 SLOWER = ("sketch", "split")
 """Modes whose answers may wait for longer: for expansions, or for the only device that can go on."""
 
@@ -100,7 +102,7 @@ def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
         broken.append(f"requests hold something at the router, or wait for it, in modes {busy}")
     if tasks := _tasks(world.loop):
         broken.append(f"tasks are left: {', '.join(tasks)}")
-    broken += _overspent(outcome, world) + _not_resumed(outcome)
+    broken += _overspent(outcome, world) + _not_resumed(outcome) + (_without_middle(outcome) if roomy else [])
 
 
 def _reader_is_cut_off(answer: SimulatedAnswer, outcome: ChaosOutcome, world: World) -> bool:
@@ -187,6 +189,20 @@ def _not_resumed(outcome: ChaosOutcome) -> list[str]:
         if answer.failure is not None or answer.stats is None or answer.stats.replans:
             replans = 0 if answer.stats is None else answer.stats.replans
             broken.append(f"request {number} was not resumed: {answer.failure}, {replans} sessions more")
+    return broken
+
+
+def _without_middle(outcome: ChaosOutcome) -> list[str]:
+    """Return answers in mode split that waited for too long as their middle was lost though nothing else went wrong."""
+    broken = []
+    for number, answer in enumerate(outcome.answers):
+        meanwhile = [f for f in outcome.faults if _during(f, answer)]
+        if answer.mode != "split" or len(meanwhile) != 1 or meanwhile[0].kind not in MIDDLE_S:
+            continue
+        (fault,) = meanwhile
+        gap_s = max((end - begin for begin, end in _gaps(answer) if begin <= fault.at_s < end), default=0.0)
+        if answer.failure is not None or gap_s > MIDDLE_S[fault.kind]:
+            broken.append(f"request {number} found no other middle in time: {answer.failure}, {gap_s:.1f} s")
     return broken
 
 

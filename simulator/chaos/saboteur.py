@@ -13,7 +13,7 @@ from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.race.router import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
-from tandem.deployments.request.pools import VERIFIER
+from tandem.deployments.request.pools import MIDDLE, VERIFIER
 from tandem.deployments.routing.routing import Routing
 from tandem.engine.core.engine import CoreEngine
 from tandem.policies.estimators.overdue import HUNG_S
@@ -181,6 +181,8 @@ class Saboteur:
             "access": self._access,
             "takeover": self._takeover,
             "hang": self._hang,
+            "middle": self._middle,
+            "frozen": self._frozen,
         }
         if self._over:
             return
@@ -275,9 +277,23 @@ class Saboteur:
             world.add_drafter(drafter.group, drafter.hardware)
             world.refresh()
 
-    async def _silence(self, fault: Fault) -> None:
-        """Cut a replica off from all others, without any error. One at a time: others must be left."""
-        among = [] if self._silent else [s for s in self._world.servers if s.path is not None]
+    async def _middle(self, fault: Fault) -> None:
+        """Kill a middle that computes for a device."""
+        if (server := self._victim(fault, self._middles())) is not None:
+            await self._replace(server)
+
+    async def _frozen(self, fault: Fault) -> None:
+        """Stop a middle that computes for a device, as a stopped process: its connections stay, and say nothing."""
+        await self._silence(fault, self._middles())
+
+    def _middles(self) -> list[SimulatedServer]:
+        return [s for s in self._world.servers if s.endpoint.engine == MIDDLE and s.open_sessions]
+
+    async def _silence(self, fault: Fault, servers: Sequence[SimulatedServer] | None = None) -> None:
+        """Cut a replica (of all, or of these) off from all others, without any error. One at a time: others must be
+        left."""
+        servers = self._world.servers if servers is None else servers
+        among = [] if self._silent else [s for s in servers if s.path is not None]
         if (server := self._victim(fault, among)) is None:
             return
         assert server.path is not None

@@ -20,7 +20,7 @@ SHORT_RACES = 40  # additional requests in some runs
 TIGHT_BLOCKS = 256  # KV blocks of a replica without room for all
 SESSIONS = 8  # most sessions of a device
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
-FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence", "hang")
+FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence", "hang", "middle", "frozen")
 HANGS = 0.2
 """Share of seeds in which an engine hangs."""
 KEYED = 0.3
@@ -196,6 +196,9 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     if hangs.random() < HANGS:
         fatal = sum(fault.kind in FATAL_FAULTS for fault in faults)
         faults += _faults(hangs, ["hang"], servers, devices, fatal)
+    middles = Random(f"middles of {seed}")
+    if private and sum(fault.kind in FATAL_FAULTS for fault in faults) < FATAL:
+        faults.append(_at_the_middle(middles, middles.choice(private)))
     if tenants(seed):
         keys = Random(f"faults of the keys of {seed}")
         kinds = [keys.choice(["access", "takeover", "router"]) for _ in range(keys.randint(1, 4))]
@@ -248,6 +251,12 @@ def _away(random: Random, request: Request) -> Fault:
     assert request.device is not None
     at_s = request.arrival_s + random.uniform(0.1, 2.0)
     return Fault(at_s, "away", request.device, random.uniform(0.2, 0.9 * RESUME_S))
+
+
+def _at_the_middle(random: Random, request: Request) -> Fault:
+    """Return a fault in which a middle is lost while the request is answered: killed, or stopped for a while."""
+    at_s, kind = request.arrival_s + random.uniform(0.1, 2.0), random.choice(["middle", "frozen"])
+    return Fault(at_s, kind, random.randrange(2), random.uniform(2.0, 4.0) * SILENCE_S)
 
 
 def _faults(random: Random, kinds: Sequence[str], servers: int, devices: int, fatal: int = 0) -> list[Fault]:

@@ -35,18 +35,19 @@ from tandem.simulator.chaos.saboteur import FragileWorld, Saboteur
 from tandem.simulator.results.answer import SimulatedAnswer
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
-from tandem.simulator.world.network import RESUME_S, LinkedSession, Path
+from tandem.simulator.world.network import RESUME_S, SILENCE_S, LinkedSession, Path
 from tests.effort import tried
 from tests.simulator.configurations import TARGET, config, split
 
 BROKE_ONCE = (229, 561, 703, 906, 1375, 1480, 2504, 2593, 2944, 3475, 4101, 5567)
 SABOTAGED = (2000, 2002, 2003, 2004, 2007, 2031, 2050)
-SEEDS = (*SABOTAGED, *BROKE_ONCE, *tried((1008, 1013), range(1000, 1015)))
+LOST_MIDDLE = 2040
+SEEDS = (*SABOTAGED, *BROKE_ONCE, LOST_MIDDLE, *tried((1008, 1013), range(1000, 1015)))
 MORE_SEEDS = range(1015, 1075)
 BLIND_SEEDS = range(2000, 2040)
 KINDS = {
     "kill", "restart", "cut", "stall", "late", "router", "scheduler", "drain", "leave", "drafter", "silence",
-    "away", "access", "takeover", "hang", *dialled.KINDS,
+    "away", "access", "takeover", "hang", "middle", "frozen", *dialled.KINDS,
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see `breaks`
@@ -168,6 +169,46 @@ def test_nobody_leaves_in_the_middle_of_nothing() -> None:
     assert not outcome.faults
 
 
+@pytest.mark.parametrize(("kind", "within_s"), promises.MIDDLE_S.items())
+def test_a_lost_middle_costs_a_replay_at_another(kind: str, within_s: float) -> None:
+    """One is killed, or stopped, in the middle of an answer."""
+    changes = split()
+    changes["targets"] = [changes["targets"][0] | {"count": 2, "call_s": 0.001}]
+    world = FragileWorld(config(**changes, history=True))
+    clients, saboteur = Clients(world, lambda _: None), Saboteur(world)
+
+    async def main() -> None:
+        world.loop.call_at(1.0, saboteur.begin, Fault(1.0, kind, 0, 3 * SILENCE_S))
+        await clients.run([Request(0.0, 40, 100, bytes([1, 1, 0, 1] * 25), device=0)])
+        await saboteur.end()
+        await asyncio.sleep(2 * SILENCE_S)
+
+    world.loop.run(main())
+    (answer,) = clients.answers
+    outcome = ChaosOutcome(0, faults=saboteur.done, answers=clients.answers)
+    promises.check(outcome, world)
+    assert [fault.kind for fault in outcome.faults] == [kind], "it has happened"
+    assert not outcome.broken
+    assert answer.times_s is not None
+    assert answer.times_s[0] < 1.0 < answer.times_s[-1], "in mid-answer"
+    assert answer.stats is not None
+    assert answer.stats.replans == 1
+    assert 0.05 < promises._longest_gap_s(answer) < within_s
+
+
+def test_a_middle_is_lost_only_where_it_computes_for_somebody() -> None:
+    world = FragileWorld(config(**split()))
+    saboteur = Saboteur(world)
+
+    async def main() -> None:
+        for kind in promises.MIDDLE_S:
+            saboteur.begin(Fault(0.0, kind, 0, 1.0))
+        await saboteur.end()
+
+    world.loop.run(main())
+    assert not saboteur.done
+
+
 def test_the_end_is_waited_for_as_well() -> None:
     answer = SimulatedAnswer(Request(1.0, 5, 5), 1.0, -1, keep_history=True)
     answer.ended_s = 8.0
@@ -268,6 +309,12 @@ def test_endpoints_that_are_given_up_too_late_are_seen(
     monkeypatch.setattr("tandem.deployments.request.probes.PROBE_S", 4 * PROBE_S)
     monkeypatch.setattr("tandem.policies.reader.stall_timeout.FLOOR_S", 4 * FLOOR_S)
     assert breaks("was kept waiting", 2085)
+
+
+def test_answers_that_wait_too_long_for_another_middle_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay that is needed, held against a promise that nobody made."""
+    monkeypatch.setattr(promises, "MIDDLE_S", {"middle": 0.05})
+    assert breaks("found no other middle in time", 1211)
 
 
 def test_engines_that_hang_unnoticed_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
