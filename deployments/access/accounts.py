@@ -9,6 +9,7 @@ from tandem.deployments.access.quota import Quota
 from tandem.deployments.access.usage import DailySpending, Spent
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.request.bill import Bill, Charge
+from tandem.policies.routing.objectives import Objective
 
 ANONYMOUS = "anonymous"
 _DEVICE = "device-"
@@ -32,6 +33,7 @@ class Terms(Quota):
     exchange_rate: worth of a joule of the account's devices, dollars.
     modes, devices: names that it may ask for.
     expires_s: when its key expires, seconds since the epoch.
+    objective: what counts for requests that bring none; no request loosens its limits.
     """
 
     budget: float
@@ -39,6 +41,12 @@ class Terms(Quota):
     modes: tuple[str, ...] | None = None
     devices: tuple[str, ...] | None = None
     expires_s: float | None = None
+    objective: Objective | None = None
+
+    def objective_of(self, asked: Objective | None) -> Objective | None:
+        """Return what counts for a request that asks for that, or for nothing."""
+        own = self.objective
+        return (own if asked is None else asked.within(own)) if own is not None else asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ are compared.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -132,6 +132,16 @@ class Objective:
     def limited(self) -> bool:
         """Whether there is a limit that may rule out every way."""
         return self.privacy < Leaves.TEXT or self.usd < math.inf or self.min_quality > 0.0
+
+    def within(self, other: Objective) -> Objective:
+        """Return the same worths with the stricter of each two limits."""
+        return replace(
+            self,
+            ttft_s=min(self.ttft_s, other.ttft_s),
+            usd=min(self.usd, other.usd),
+            min_quality=max(self.min_quality, other.min_quality),
+            privacy=min(self.privacy, other.privacy),
+        )
 
     def allows(self, expected: Prediction) -> bool:
         """Return whether no limit is exceeded."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+import math
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import FastAPI, Request, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from tandem.app.api.completions.schema import DeviceName
+from tandem.app.api.completions.schema import DeviceName, NamedObjective
 from tandem.app.api.http.auth import operator
 from tandem.app.api.http.backend import AdminBackend, ServingBackend
 from tandem.app.api.http.bodies import body_of, described
@@ -17,6 +18,7 @@ from tandem.deployments.access.quota import Quota
 from tandem.deployments.access.usage import Period
 from tandem.deployments.docstrings import describe
 from tandem.deployments.modes import MODES
+from tandem.policies.routing.objectives import Objective
 
 YEAR_S = 366 * 24 * 3600.0
 
@@ -62,6 +64,8 @@ class TermsForm(QuotaForm):
     modes: names of the modes that may be asked for.
     devices: names of the devices that may be asked for.
     expires_s: time at which the key expires, seconds since the epoch.
+    objective: what counts for requests that bring none, as `tandem.objective` has it, and whose limits no request
+        loosens; "" for none. Needs the collaboration policy `auto`.
     """
 
     budget: float | None = Field(None, ge=0, le=1)
@@ -69,10 +73,15 @@ class TermsForm(QuotaForm):
     modes: Annotated[tuple[str, ...] | None, AfterValidator(_known_modes)] = Field(None, strict=False)
     devices: tuple[DeviceName, ...] | None = Field(None, max_length=256, strict=False)
     expires_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    objective: Literal[""] | NamedObjective | None = None
 
     @classmethod
     def limits(cls) -> set[str]:
         return set(TermsForm.model_fields)
+
+    def changes(self) -> dict[str, Any]:
+        given = super().changes()
+        return given | {"objective": self.objective.objective()} if self.objective else given
 
 
 class KeyForm(TermsForm):
@@ -119,6 +128,28 @@ class QuotaView(BaseModel):
         return cls(**{name: getattr(quota, name) for name in cls.model_fields})
 
 
+class ObjectiveView(BaseModel):
+    """Objective; null means no limit."""
+
+    second_usd: float
+    quality_usd: float
+    ttft_s: float | None
+    usd: float | None
+    min_quality: float
+    privacy: str
+
+    @classmethod
+    def of(cls, objective: Objective) -> Self:
+        return cls(
+            second_usd=objective.second_usd,
+            quality_usd=objective.quality_usd,
+            ttft_s=objective.ttft_s if objective.ttft_s < math.inf else None,
+            usd=objective.usd if objective.usd < math.inf else None,
+            min_quality=objective.min_quality,
+            privacy=objective.privacy.name.lower(),
+        )
+
+
 class TermsView(QuotaView):
     """Terms of an account; null means no limit."""
 
@@ -127,6 +158,10 @@ class TermsView(QuotaView):
     modes: list[str] | None
     devices: list[str] | None
     expires_s: float | None
+    objective: Annotated[
+        ObjectiveView | None,
+        BeforeValidator(lambda own: ObjectiveView.of(own) if isinstance(own, Objective) else own),
+    ]
 
 
 class KeyView(BaseModel):

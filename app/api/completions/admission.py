@@ -230,7 +230,7 @@ def _wishes(request: ChatRequest | CompletionRequest, caller: Caller, backend: S
         scored=request.scored,
         options=options_of(asked),
         priority=request.priority,
-        objective=None if asked.objective is None else asked.objective.objective(),
+        objective=terms.objective_of(None if asked.objective is None else asked.objective.objective()),
     )
 
 

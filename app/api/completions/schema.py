@@ -173,6 +173,12 @@ class ObjectiveForm(StrictForm):
         return replace(OBJECTIVES[self.prefer], **said)
 
 
+NamedObjective = Annotated[
+    ObjectiveForm, BeforeValidator(lambda value: {"prefer": value} if isinstance(value, str) else value)
+]
+"""An objective, or the name of one."""
+
+
 @with_options(MODES.values())
 class TandemOptions(StrictForm):
     """Options for sharing the work between edge and cloud; the server's policies decide what is left out. The modes add
@@ -201,10 +207,7 @@ class TandemOptions(StrictForm):
     exchange_rate: float | None = Field(default=None, ge=0, le=1e6, allow_inf_nan=False)
     resumable: bool = False
     privacy: Privacy | None = None
-    objective: Annotated[
-        ObjectiveForm | None,
-        BeforeValidator(lambda value: {"prefer": value} if isinstance(value, str) else value),
-    ] = None
+    objective: NamedObjective | None = None
 
     def check(self, stream: bool) -> None:
         """Raise ValueError for options that a stream alone may have, where it is none."""

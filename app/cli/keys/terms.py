@@ -12,6 +12,7 @@ import typer
 
 from tandem.deployments.access.usage import Period
 from tandem.deployments.modes import MODES
+from tandem.policies.routing.objectives import OBJECTIVES
 
 InTeam = Annotated[
     str | None, typer.Option("--team", help="Its team, whose limits hold, too; see `tandem teams`.")
@@ -41,6 +42,12 @@ OPTIONS: dict[str, Any] = {
         float | None, typer.Option(min=0, help="Dollars for the server's tokens in a period; 0: no limit.")
     ],
     "per": Annotated[Period | None, typer.Option(help="The period of --usd, by the calendar, UTC.")],
+    "objective": Annotated[
+        str | None,
+        typer.Option(
+            help=f"What counts for its requests, whose limits they keep: {', '.join(OBJECTIVES)}, or none."
+        ),
+    ],
     "days": Annotated[float | None, typer.Option(min=0, help="Days until it expires; 0: never.")],
 }
 """Options that set a key's limits."""
@@ -84,6 +91,7 @@ def _form(given: dict[str, Any]) -> dict[str, Any]:
         "devices": _names(given["devices"]),
         "usd": given["usd"],
         "per": given["per"],
+        "objective": "" if given["objective"] == "none" else given["objective"],
         "expires_s": days if not days else time.time() + days * DAY_S,
     }
 
@@ -100,10 +108,25 @@ def told(terms: dict[str, Any]) -> str:
     limits = [text.format(terms[name]) for name, text in shown.items() if terms.get(name) is not None]
     if terms.get("usd") is not None:
         limits.append(f"{terms['usd']:,g} $ a {terms['per']}")
+    if own := terms.get("objective"):
+        limits.append(f"objective: {_objective(own)}")
     limits += [f"{what}: {', '.join(terms[what])}" for what in ("modes", "devices") if terms.get(what)]
     if terms.get("expires_s"):
         limits.append(time.strftime("until %Y-%m-%d %H:%M", time.localtime(terms["expires_s"])))
     return "; ".join(limits)
+
+
+def _objective(own: dict[str, Any]) -> str:
+    """Return an objective's limits, and the worth of a second."""
+    shown = {
+        "ttft_s": "first token within {:g} s",
+        "usd": "at most {:g} $",
+        "min_quality": "quality {:g}",
+        "privacy": "{} leaves the device",
+        "second_usd": "{:g} $/s",
+    }
+    said = {name: own[name] for name in shown if own.get(name) and own[name] != "text"}
+    return ", ".join(shown[name].format(value) for name, value in said.items())
 
 
 def _names(given: list[str] | None) -> list[str] | None:

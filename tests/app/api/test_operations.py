@@ -244,6 +244,7 @@ async def test_the_documentation_is_complete(http):
         "budget",
         "exchange_rate",
         "min_quality",
+        "privacy",
         "objective",
         "show_sketch",
     }

@@ -24,6 +24,7 @@ from tandem.deployments.access.store import BillBatch, LeaseLost, Ledger, Ledger
 from tandem.deployments.access.usage import Group, UsageQuery
 from tandem.deployments.request.bill import Bill, Charge
 from tandem.policies.cost import Used
+from tandem.policies.routing.objectives import Objective
 
 TERMS = Terms(0.25, 1e-7, requests_per_minute=60, modes=("cloud",), expires_s=12.5)
 KEY = Key("key-1", "app", Role.USER, TERMS, "abcd", 1.0)
@@ -39,7 +40,8 @@ def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
     ledger = Ledger(path)
     secrets = [Secret("d1", "key-1"), Secret("d2", "key-1", 5.0)]
     ledger.keep_key(KEY, secrets)
-    ledger.keep_terms("device-phone", TERMS)
+    terms = replace(TERMS, objective=Objective(usd=1e-3))
+    ledger.keep_terms("device-phone", terms)
     ledger.charge(
         [BillBatch("api", 1, [Charge("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))])]
     )
@@ -47,7 +49,7 @@ def test_everything_is_read_as_it_was_written(tmp_path: Path) -> None:
     again = Ledger(path)
     assert again.keys() == [KEY]
     assert again.secrets() == secrets
-    assert again.terms() == {"device-phone": TERMS}
+    assert again.terms() == {"device-phone": terms}
     assert again.bills() == [Charge("key-1", "phone", Bill(1, Used(1, 2, 3, 4), 0.5, 0.25, 6.0, 0.125))]
     again.drop_key("key-1")
     assert again.keys() == again.secrets() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 from tandem.app.api.routes import create_api
 from tandem.deployments.access.keys import Caller
 from tandem.deployments.request.assignment import Unavailable
+from tandem.policies.routing.objectives import OBJECTIVES, Leaves
 from tests.app.api.null_backend import NullBackend, times
 
 ASK: dict[str, Any] = {"model": "null", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
@@ -289,6 +291,28 @@ async def test_a_request_cannot_raise_its_budget(
         (0.25, 1e-6),
         (0.1, 1e-7),
     ]
+
+
+async def test_a_request_cannot_loosen_its_keys_objective(
+    http: httpx.AsyncClient, backend: NullBackend, operator: dict[str, str]
+) -> None:
+    own = {"prefer": "cheap", "usd": 0.01, "privacy": "hidden_states"}
+    id, mine = await user(http, operator, objective=own)
+    for asked in (None, "fast", {"privacy": "text", "usd": 0.02}, {"privacy": "nothing", "usd": 0.005}):
+        body = ASK | {"tandem": {} if asked is None else {"objective": asked}}
+        await http.post(CHAT, json=body, headers=mine)
+    found = [job.objective for job in backend.jobs]
+    assert found[0] == replace(OBJECTIVES["cheap"], usd=0.01, privacy=Leaves.HIDDEN_STATES)
+    assert [(each.second_usd, each.usd, each.privacy) for each in found[1:]] == [
+        (OBJECTIVES["fast"].second_usd, 0.01, Leaves.HIDDEN_STATES),
+        (OBJECTIVES["balanced"].second_usd, 0.01, Leaves.HIDDEN_STATES),
+        (OBJECTIVES["balanced"].second_usd, 0.005, Leaves.NOTHING),
+    ]
+    shown = (await http.get("/v1/account", headers=mine)).json()["terms"]["objective"]
+    assert (shown["usd"], shown["ttft_s"], shown["privacy"]) == (0.01, None, "hidden_states")
+    await http.patch(f"/v1/keys/{id}", json={"objective": ""}, headers=operator)
+    await http.post(CHAT, json=ASK, headers=mine)
+    assert backend.jobs[-1].objective is None
 
 
 async def test_modes_and_devices(
