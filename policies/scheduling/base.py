@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,13 @@ class EngineLoad:
 
     def __len__(self) -> int:
         return len(self.arrival)
+
+    def part(self, indices: Ints) -> EngineLoad:
+        """Return the load of some of the requests, in this order."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            values[name] = value[indices] if isinstance(value, np.ndarray) else value
+        return EngineLoad(**values)
 
     @property
     def to_come(self) -> Floats:

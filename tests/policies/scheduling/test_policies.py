@@ -12,6 +12,7 @@ from tandem.policies.scheduling.andes import Andes
 from tandem.policies.scheduling.base import EngineLoad, FirstComeFirstServed, fit, scheduling
 from tandem.policies.scheduling.buffer_aware import BufferAware
 from tandem.policies.scheduling.decaying import DecayingReserve
+from tandem.policies.scheduling.resting import Resting
 from tandem.policies.scheduling.shortest import ShortestRemaining
 
 
@@ -282,3 +283,27 @@ class TestShortestRemaining:
     def test_nonsense_is_refused(self) -> None:
         with pytest.raises(ValueError, match="interval_s"):
             ShortestRemaining(interval_s=0)
+
+
+def test_requests_far_ahead_of_their_readers_rest_while_others_wait() -> None:
+    """Though there is room for all; buffer_aware lets them go on."""
+    seen = load(3, running=[True, True, False], buffer=[40.0, 5.0, 0.0], received=[60, 20, 0])
+    assert {*BufferAware().choose(seen).tolist()} == {0, 1, 2}
+    assert {*Resting().choose(seen).tolist()} == {1, 2}
+    assert {*Resting(unread=0.5).choose(seen).tolist()} == {0, 1, 2}, "64 tokens may be unread"
+
+
+def test_readers_who_are_content_with_less_let_newcomers_in() -> None:
+    """Two readers ask for 190 of 200 tokens/s."""
+    seen = load(
+        4,
+        running=[True, True, False, False],
+        received=[50, 50, 0, 0],
+        buffer=60.0 * np.array([1, 1, 0, 0]),
+        rate=95.0,
+        places=2,
+        base_s=0.01,
+        token_s=0.0,
+    )
+    assert not {2, 3} & {*BufferAware().choose(seen).tolist()}
+    assert {2, 3} & {*Resting(unread=10.0, tolerated=0.4).choose(seen).tolist()}
