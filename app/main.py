@@ -78,7 +78,7 @@ def application(args: Settings) -> Application:
     )
     gateway = None
     if args.gateway is not None:
-        gateway = _control(serve.deployment(Gateway)).bind(
+        gateway = _control(serve.deployment(Gateway), args.gateway.replicas).bind(
             router, access, scheduler, args.gateway, args.gate, args.endpoint, args.limits
         )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)

@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as where:
         folder = Path(where)
         settings = SETTINGS | {
-            "gateway": {"port": free_port()},
+            "gateway": {"port": free_port(), "replicas": 2},
             "ledger": {"path": str(folder / "ledger.sqlite")},
         }
         with application(settings, folder) as address:

@@ -43,10 +43,12 @@ class Registration(NamedTuple):
     """Reply to devices that have registered.
 
     version: of the snapshot from which on they are in it.
+    moved: names of those that have dialled another gateway since.
     """
 
     version: int
     orders: DeviceOrders
+    moved: frozenset[str] = frozenset()
 
 
 AS_CONFIGURED = LinkOrder()

@@ -45,6 +45,7 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     prefill_j, decode_j: joules that a token costs.
     energy_j: joules spent so far.
     dialled_in: whether it is a program of its own behind a gateway, whose address it shares with others.
+    dialled_s: when it dialled in, seconds since the epoch.
     continuation: as in EngineInfo.
     serves: names of the cloud's models whose requests it takes part in; empty: all.
     link: of its link besides the round trip; None: nothing is known.
@@ -71,3 +72,4 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     continuation: Continuation = "kept"
     serves: tuple[str, ...] = ()
     link: LinkState | None = None
+    dialled_s: float = 0.0

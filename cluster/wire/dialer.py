@@ -8,13 +8,23 @@ import ssl
 from collections.abc import Mapping
 
 from tandem.cluster.wire.address import split
-from tandem.cluster.wire.frames import AnyFrame, Error, Hello, ProtocolError, Welcome, encode
+from tandem.cluster.wire.frames import (
+    AnyFrame,
+    Error,
+    Hello,
+    ProtocolError,
+    UnknownConnection,
+    Welcome,
+    encode,
+)
 from tandem.cluster.wire.handshake import Greeting
 from tandem.cluster.wire.resume_buffer import ResumeBuffer
 from tandem.cluster.wire.wire import WireSettings
 from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+PROCESSES = 4
+"""Dials at which nobody knows the connection before it counts as lost: several processes may listen at the address."""
 _WELCOME_BYTES = 1024 * 1024  # names the engines of a host, thousands perhaps
 
 
@@ -76,7 +86,7 @@ class Dialler:
 
         Raises the EngineError of a permanent refusal.
         """
-        pause_s = _FIRST_PAUSE_S
+        pause_s, unknown = _FIRST_PAUSE_S, 0
         while True:
             try:
                 transport, frame = await self.dial(resume_buffer)
@@ -86,6 +96,8 @@ class Dialler:
                 refusal = frame.exception()
             except EngineError:  # the answer may come from a captive portal, not the other side
                 refusal = None
+            if isinstance(refusal, UnknownConnection) and (unknown := unknown + 1) < PROCESSES:
+                continue
             if refusal is not None and not isinstance(refusal, EngineStopped):
                 raise refusal
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # not all devices at the same moment

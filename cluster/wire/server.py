@@ -277,11 +277,12 @@ class EngineHandler:
 
 async def _end_silent(connections: Iterable[Connection]) -> bool:
     """End the sessions of those connections whose other side does not answer, as it is stopped; return whether there
-    were any."""
+    were any. Peers that have shown who they are keep theirs: they may be behind a network that stalls."""
     quiet = [
         (connection, connection.handler)
         for connection in connections
         if connection.quiet_s > QUIET_S
+        and connection.peer is None
         and not connection.away
         and isinstance(connection.handler, EngineHandler)
     ]

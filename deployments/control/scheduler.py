@@ -95,7 +95,8 @@ class Scheduler:
         there = [record for record in records if not orders.unreachable(record.name)]
         if self._directory.register(there, time.monotonic()):
             self._tell()
-        return Registration(self._directory.version, orders)
+        moved = frozenset(record.name for record in there if self._directory.is_elsewhere(record))
+        return Registration(self._directory.version, orders, moved)
 
     async def orders(self) -> OrdersTold:
         """Return operators' orders, and the replicas that drain for them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.client import Connection
@@ -96,6 +96,15 @@ class ConnectedDevices:
                 self._here[name].leave(EngineStopped("an operator has stopped this device"))
         self._stopped = stopped
         self._offer()
+
+    def moved(self, names: Iterable[str]) -> None:
+        """Send devices away that have dialled another gateway since, or whose keys another program has shown there."""
+        for name in names:
+            if (device := self._here.get(name)) is not None:
+                device.leave(
+                    AlreadyConnected("it, or another program with its key, has dialled another gateway")
+                )
+                self._forget(device)
 
     def _offer(self) -> None:
         """Set the engines that others reach; their handlers share the mapping."""

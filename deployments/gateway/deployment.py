@@ -42,6 +42,7 @@ SIGN_S = 1.0
 
 class GatewaySettings(Strict):
     """host, port: address that devices dial; port 0: any.
+    replicas: gateways that share this address on a machine, and have it on each of several machines.
     tls: required unless the address is on loopback, since devices send their keys.
     resume_s: how long a device's sessions wait for its broken connection.
     model: name of the model that helps with requests of devices that name none (`cloud_model`); null: the first one.
@@ -49,6 +50,7 @@ class GatewaySettings(Strict):
 
     host: str = "127.0.0.1"
     port: int = Field(8443, ge=0, le=65535)
+    replicas: int = Field(1, ge=1, le=64)
     tls: ServerTls | None = None
     resume_s: float = Field(30.0, ge=0, le=600)
     model: str | None = None
@@ -57,6 +59,8 @@ class GatewaySettings(Strict):
     def _keys_are_not_overheard(self) -> GatewaySettings:
         if self.tls is None and not is_loopback(self.host):
             raise ValueError(f"listening on {self.host}, beyond this machine, needs tls")
+        if self.replicas > 1 and not self.port:
+            raise ValueError("several gateways need a port that devices know, not 0")
         return self
 
 
@@ -140,6 +144,7 @@ class Gateway:
                 logger.warning("registering devices failed, trying again: %s", error)
             else:
                 self._devices.obey(told.orders.stopped)
+                self._devices.moved(told.moved)
             await asyncio.sleep(SIGN_S)
 
     async def _check(self) -> None:

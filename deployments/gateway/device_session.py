@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -156,6 +157,7 @@ class ConnectedDevice(EngineHandler):
         self._announced = 0  # tokens that passed the gate and were not taken in yet
         self._idle = 0
         self._known = False  # to the router
+        self._dialled_s = time.time()
 
     @property
     def identity(self) -> DeviceIdentity:
@@ -244,7 +246,9 @@ class ConnectedDevice(EngineHandler):
             raise InvalidRequest(f"no word of a device's may have more than {LONGEST_WORD} characters")
         if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
             raise InvalidRequest("a device's figures are 0 or more")
-        self.record = record = msgspec.structs.replace(record, name=self.name, dialled_in=True, serves=())
+        self.record = record = msgspec.structs.replace(
+            record, name=self.name, dialled_in=True, dialled_s=self._dialled_s, serves=()
+        )
         if not self._known and ENGINE in self._connection.peer_engines:
             await self.answers(ANSWER_S)  # its round-trip time is known then
             rtt_s = round(self._connection.rtt_s, 4)

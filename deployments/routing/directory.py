@@ -115,7 +115,7 @@ class Directory:
         """Devices announce themselves, or that they are still there; says whether that is news. A name of the settings'
         own devices is theirs."""
         for record in records:
-            if record.dialled_in and record.name in self._expected:
+            if record.dialled_in and (record.name in self._expected or self.is_elsewhere(record)):
                 continue
             self._heard_s[record.name] = now_s
             self._heard_s.move_to_end(record.name)
@@ -125,6 +125,13 @@ class Directory:
                 self._devices[record.name] = record
                 self._note(record.name)
         return self.update(now_s)
+
+    def is_elsewhere(self, record: DeviceRecord) -> bool:
+        """Return whether a device has dialled another gateway since."""
+        known = self._devices.get(record.name)
+        if known is None or not (known.dialled_in and record.dialled_in) or known.address == record.address:
+            return False
+        return known.dialled_s > record.dialled_s
 
     def lost(self, name: str, address: str, now_s: float) -> bool:
         """Forget a device, and with it the others of its host, until they register again; says whether that is

@@ -182,6 +182,17 @@ async def test_it_resumes_while_the_gateway_believes_in_the_connection_before() 
         await session.cancel()
 
 
+async def test_a_device_that_has_dialled_another_gateway_is_let_go() -> None:
+    async with gateway() as there:
+        before = await dialled(there.address, b"instance")
+        await until(lambda: "laptop" in there.devices.engines)
+        there.devices.moved(["tablet", "laptop"])
+        assert not there.devices.engines
+        await before.finished
+        assert "another gateway" in str(before.reason)
+        assert there.gone == ["laptop"]
+
+
 async def test_the_same_program_takes_its_place_anew_at_once() -> None:
     """Though the connection that it has given up still answers, as far as the gateway can see."""
     async with gateway() as there:

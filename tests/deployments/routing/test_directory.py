@@ -14,6 +14,24 @@ from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.routing import directory as module
 from tandem.deployments.routing.directory import Directory, Snapshot
 
+
+def test_the_gateway_that_a_device_has_dialled_last_has_it() -> None:
+    """The one before says that it is there until it has noticed, and is told; then that it has gone."""
+    directory = Directory(expiry_s=4.0)
+    before = msgspec.structs.replace(PHONE, address="one:1", dialled_in=True, dialled_s=1.0)
+    after = msgspec.structs.replace(before, address="two:2", dialled_s=2.0)
+    for record in (before, after, before):
+        directory.register([record], 0.0)
+    assert directory.snapshot.devices == {"phone": after}
+    assert directory.is_elsewhere(before)
+    assert not directory.is_elsewhere(after)
+    directory.lost("phone", "one:1", 0.0)
+    assert directory.snapshot.devices == {"phone": after}
+    directory.lost("phone", "two:2", 0.0)
+    directory.register([before], 1.0)
+    assert directory.snapshot.devices == {"phone": before}, "the other gateway is gone"
+
+
 PHONE = DeviceRecord(name="phone", address="127.0.0.1:9", profile="native", model="m", vocabulary="v")
 REPLICA = EndpointInfo("verifier 1", "127.0.0.1:1", "verifier")
 
