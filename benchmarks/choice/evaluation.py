@@ -10,8 +10,9 @@ seeds 1 to 3; the seeds judged are others.
 
 regret_mean, regret_p95: by how much the policy's losses exceed the oracle's, over all judged requests; regret_total: in
 sum. over_best_fixed_min: mean loss of the best fixed mode over the policy's, in the workload where that is least.
-recovery_requests: requests after a drift (links, load, model) until twelve judged in a row are within 10 % of the
-oracle, the most of all drifts; null where it does not come to that. calibrated_*: share of 80 % intervals that hold.
+recovery_requests: requests after a drift (links, load, model, devices that leave) until twelve judged in a row are
+within 10 % of the oracle, the most of all drifts; null where it does not come to that. calibrated_*: share of 80 %
+intervals that hold.
 decision_ms: CPU time of a decision beside 10,000 devices, the median.
 """
 

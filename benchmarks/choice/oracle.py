@@ -107,7 +107,7 @@ def judge(
     """Run the policy `auto` on a workload, and every mode on the judged requests. count: of requests."""
     world = World(workload.config(seed, count, "auto"))
     clients = Judge(world, judged, objective)
-    world.loop.run(clients.run(workload.requests(seed, count)))
+    _run(world, clients, workload, workload.requests(seed, count))
     own = [loss(clients.answers[index], objective) for index in judged]
     return Judgement(own, [clients.losses[index] for index in judged], clients.answers)
 
@@ -116,5 +116,14 @@ def mean_loss(workload: Workload, seed: int, count: int, objective: Objective, m
     """Return the mean loss of all answers in a mode, or of a rival that has several."""
     world = World(workload.config(seed, count, "explicit", mode))
     clients = Clients(world, lambda _: None)
-    world.loop.run(clients.run(workload.requests(seed, count, mode)))
+    _run(world, clients, workload, workload.requests(seed, count, mode))
     return mean(loss(answer, objective) for answer in clients.answers)
+
+
+def _run(world: World, clients: Clients, workload: Workload, requests: Sequence[Request]) -> None:
+    async def run() -> None:
+        drift = asyncio.get_running_loop().create_task(workload.drift(world, len(requests)))
+        await clients.run(requests)
+        await drift
+
+    world.loop.run(run())

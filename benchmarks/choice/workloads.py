@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any
 from tandem.benchmarks.paths import DATA
 from tandem.simulator.config.config import Config, parse
 from tandem.simulator.workload import Request, build
+from tandem.simulator.world.world import World
 
 READERS = [[0.25, 3.0], [0.25, 5.0], [0.25, 8.0], [0.25, 15.0]]
 PROFILES = ("jetson-orin-qwen15b", "xiaomi14-qwen05b", "jetson-orin", "pixel7pro-bloom560m")
@@ -34,6 +36,7 @@ class Workload:
     reads: whether readers of 3 to 15 tokens/s read along.
     alpha: acceptance of drafted tokens; 0: as recorded of a real pair.
     alpha_after: the same from the middle on, as the devices' model is exchanged; 0: as before.
+    leaving: share of the devices that leave in the middle of the time, without a word.
     rtt_ms: of the devices' links; `worse_ms`: from the middle of the time on.
     devices: number of them.
     jump: factor of the rate from the middle on.
@@ -48,6 +51,7 @@ class Workload:
     reads: bool = False
     alpha: float = 0.0
     alpha_after: float = 0.0
+    leaving: float = 0.0
     rtt_ms: float = 20.0
     worse_ms: float = 0.0
     devices: int = 20
@@ -58,7 +62,7 @@ class Workload:
     @property
     def drifts(self) -> bool:
         """Whether something changes in the middle."""
-        return self.jump != 1.0 or self.worse_ms > 0.0 or self.alpha_after > 0.0
+        return self.jump != 1.0 or self.worse_ms > 0.0 or self.alpha_after > 0.0 or self.leaving > 0.0
 
     def requests(self, seed: int, count: int, mode: str | None = None) -> list[Request]:
         """Return the requests, with their own modes where `mode` is BY_LENGTH."""
@@ -84,6 +88,13 @@ class Workload:
             mean = sum(one.prompt_tokens for one in built) / len(built)
             built = [replace(one, mode="device" if one.prompt_tokens <= mean else "cloud") for one in built]
         return built
+
+    async def drift(self, world: World, count: int) -> None:
+        """Let the devices leave that do."""
+        if self.leaving:
+            await asyncio.sleep(count / 2 / self.rate_per_s)
+            for index in range(0, len(world.devices), round(1.0 / self.leaving)):
+                await world.devices.leave(index)
 
     def _rows(self, seed: int, count: int) -> Sequence[dict[str, str]]:
         with (DATA / "azure_llm_2023" / self.trace).open() as file:
@@ -146,4 +157,5 @@ WORKLOADS = (
     Workload("links worsen", worse_ms=400.0, alpha=0.9),
     Workload("target fills", jump=5.0),
     Workload("model exchanged", alpha=0.9, alpha_after=0.4),
+    Workload("devices leave", leaving=0.5),
 )

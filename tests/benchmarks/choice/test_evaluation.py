@@ -8,8 +8,9 @@ import pytest
 
 from tandem.benchmarks.choice.decision import decision_ms
 from tandem.benchmarks.choice.evaluation import NEAR, evaluate, recovery
-from tandem.benchmarks.choice.oracle import Judgement
+from tandem.benchmarks.choice.oracle import Judgement, judge
 from tandem.benchmarks.choice.workloads import BY_LENGTH, MODES, WORKLOADS
+from tandem.policies.routing.objectives import OBJECTIVES
 
 
 def test_a_drift_is_over_where_a_dozen_in_a_row_are_near_the_oracle() -> None:
@@ -51,3 +52,12 @@ def test_a_model_may_be_exchanged() -> None:
     assert mean(accepted[0]) == pytest.approx(workload.alpha, abs=0.05)
     assert mean(accepted[1]) == pytest.approx(workload.alpha_after, abs=0.05)
     assert [one.arrival_s for one in asked] == sorted(one.arrival_s for one in asked)
+
+
+@pytest.mark.slow
+def test_devices_may_leave_and_their_clients_are_answered_all_the_same() -> None:
+    workload = next(one for one in WORKLOADS if one.name == "devices leave")
+    found = judge(replace(workload, devices=4), 3, 24, [], OBJECTIVES["balanced"])
+    late = [answer for answer in found.answers if answer.request.arrival_s > 8.0]
+    assert all(answer.finished for answer in late)
+    assert {answer.device for answer in late if answer.mode == "device"} <= {1, 3}
