@@ -44,6 +44,11 @@ Candidates = tuple[Sequence[Candidate], list[float]]
 Preference = tuple[int | float | str, ...]
 
 
+def no_candidates(objective: Objective) -> Candidates:
+    """Return none; named, so that a state can be pickled."""
+    return [], []
+
+
 @dataclass(frozen=True, slots=True)
 class CollaborationState:
     """State when a request arrives.
@@ -72,7 +77,7 @@ class CollaborationState:
     reader_rate: float = 0.0
     budget: float | None = None
     objective: Objective | None = None
-    candidates: Callable[[Objective], Candidates] = lambda objective: ([], [])
+    candidates: Callable[[Objective], Candidates] = no_candidates
 
 
 @dataclass(frozen=True, slots=True)
