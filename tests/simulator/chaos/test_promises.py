@@ -8,7 +8,7 @@ import logging
 import secrets
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 from math import inf
@@ -17,6 +17,7 @@ import pytest
 
 from tandem.deployments.access.client.bill_sender import BillSender
 from tandem.deployments.access.key_service import KeyService
+from tandem.deployments.access.quota import Standing
 from tandem.deployments.access.store import BillBatch
 from tandem.deployments.admission.limits import Quotas
 from tandem.deployments.config.settings import LimitSettings
@@ -339,9 +340,10 @@ def test_dollars_that_nobody_reserves_are_seen(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bills_that_nobody_sends_again_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def once(sender: BillSender, batch: BillBatch) -> None:
+    async def once(sender: BillSender, batch: BillBatch) -> Mapping[str, Standing]:
         with suppress(Unavailable):
-            await asyncio.wait_for(sender._send(batch), 0.5)
+            return await asyncio.wait_for(sender._send(batch), 0.5)
+        return {}
 
     monkeypatch.setattr(BillSender, "_send_until_booked", once)
     assert breaks("are due", 2008)
