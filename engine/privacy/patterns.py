@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from phonenumbers import Leniency, PhoneNumberMatcher
 from stdnum import iban, luhn
 
-_EMAIL = re.compile(r"[\w.+%-]+@(?:[\w-]+\.)+[^\W\d_]{2,}")
+_EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,}")
 _IP = re.compile(
     r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7})(?![\w:]|\.\d)"
 )
@@ -32,25 +32,27 @@ _PHONE_REGION = "US"
 _PHONE_DIGITS, _NUMBER_DIGITS = range(8, 16), 6
 """Digits of telephone numbers, and the fewest of others."""
 
-_WORD = r"[^\W\d_][\w'’.-]*"
+_WORD = r"[^\W\d_](?:\w{0,2}\.|[\w'’-]{0,30})"
 _STREETS = (
     # 221B Baker Street, 4 rue de la Paix
     r"\d{1,5}[A-Za-z]?(?:[-/]\d+)?,? (?:%(word)s ){1,3}(?:Street|St|Avenue|Ave|Road|Rd|Lane|Ln|Drive|Dr|Boulevard|Blvd"
     r"|Court|Ct|Place|Pl|Square|Sq|Way|Terrace|Close|Crescent|Parkway|Pkwy|Highway|Hwy|Gardens|Grove|Row|Walk|Hill"
     r"|Mews|Trail|Circle|Alley|Plaza|Route)\b\.?(?:,? (?:Apt|Apartment|Suite|Unit|Flat|Floor)\.? ?#?\w+)?",
     r"\d{1,4}(?: ?bis| ?ter)?,? (?:rue|avenue|boulevard|place|chemin|allée|quai|impasse|cours|route)"
-    r"(?: (?:d'|de |du |des |de la |de l'|la |le |les ))? ?%(word)s(?:[ -](?:de |du |des )?[A-ZÀ-Ý][\w'’-]*){0,3}",
+    r"(?: (?:d'|de |du |des |de la |de l'|la |le |les ))? ?%(word)s(?:[ -](?:de |du |des )?[A-ZÀ-Ý][\w'’]{0,30}){0,3}",
     # Lindenstraße 12, Am Markt 3, Kerkstraat 5-7, Storgatan 1
-    r"[A-ZÀ-Ý][\w-]*(?:[Ss]tra(?:ß|ss)e|[Ss]tr\.|weg|platz|gasse|allee|ring|damm|ufer|straat|laan|plein|gracht|kade"
+    r"[A-ZÀ-Ý][\w-]{0,40}(?:[Ss]tra(?:ß|ss)e|[Ss]tr\.|weg|platz|gasse|allee|ring|damm|ufer|straat|laan|plein|gracht|kade"
     r"|gatan|gata|vägen|veien|vej|gade|katu|tie) \d{1,4} ?[a-zA-Z]?(?:[-/]\d+)?\b",
-    r"(?:Am|An der|An den|Im|In der|Auf dem|Zum|Zur|Unter den) [A-ZÄÖÜ][\w-]+ \d{1,4}[a-z]?\b",
-    r"(?:[A-ZÄÖÜ][\w.-]*[ -]){1,3}(?:Straße|Str\.|Platz|Allee|Weg|Ring) \d{1,4}[a-z]?\b",
+    r"(?:Am|An der|An den|Im|In der|Auf dem|Zum|Zur|Unter den) [A-ZÄÖÜ][\w-]{1,30} \d{1,4}[a-z]?\b",
+    r"(?:[A-ZÄÖÜ][\w.]{0,30}[ -]){1,3}(?:Straße|Str\.|Platz|Allee|Weg|Ring) \d{1,4}[a-z]?\b",
     # Calle Mayor 5, Via Roma, 12, ul. Długa 7
     r"(?:Calle|C/|Avenida|Avda\.|Av\.|Plaza|Paseo|Carrer|Via|Viale|Piazza|Corso|Vicolo|Rua|Travessa|Praça|Largo"
     r"|ul\.|ulica|al\.) (?:(?:de|del|della|dei|di|da|do|dos|la|las|los|el|e|y|i) ){0,2}"
-    r"%(word)s(?: (?:de |del |la )?[^\W\d_][\w'’.-]*){0,3},? (?:n\.? ?º? ?)?\d{1,4}(?:[-/]\d+)?\b",
+    r"%(word)s(?: (?:de |del |la )?[^\W\d_][\w'’.]{0,30}){0,3},? (?:n\.? ?º? ?)?\d{1,4}(?:[-/]\d+)?\b",
 )
-_CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w'’.-]*"
+_CAPITAL = (
+    r"[^\W\d_a-zß-öø-ÿ](?:\w{0,2}\.|[\w'’]{0,30})"  # a full stop is an abbreviation's, or ends the place
+)
 _MORE = (
     r"(?:[ -](?:(?:de|del|della|di|da|do|dos|la|le|las|los|der|den|am|an|sur|les|lès|aan|i|y|en) ){0,2}"
     rf"{_CAPITAL}){{0,4}}"
@@ -69,7 +71,7 @@ _ADDRESS = re.compile(
     "|".join(
         [
             rf"\b{_HOUSE} ?[,\n] ?{_TOWN}\b\)?",
-            rf"\b(?:[A-Z\d][\w'-]*(?: [A-Z\d][\w'-]*){{0,3}}(?:\n|, ?)){{1,3}}{_UK}\b",
+            rf"\b(?:[A-Z\d][\w'-]{{0,30}}(?: [A-Z\d][\w'-]{{0,30}}){{0,3}}(?:\n|, ?)){{1,3}}{_UK}\b",
         ]
         + [rf"\b(?:{street % {'word': _WORD}})" for street in _STREETS]
         + [rf"\b{_CAPITAL}{_MORE}, [A-Z]{{2}} \d{{5}}(?:-\d{{4}})?\b", rf"\b{_UK}\b"]

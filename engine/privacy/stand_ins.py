@@ -17,11 +17,12 @@ _BREAK = re.compile(r"[\n\r\t\"\\<>]")
 
 def find(text: str, names: NameLists) -> list[Span]:
     """Return the private parts of a text, in order; none overlaps another."""
-    taken: list[Span] = []
+    found, taken = list[Span](), bytearray(len(text))
     for begin, end, kind in (*patterns.find(text), *((*word, NAME) for word in names.find(text))):
-        if all(end <= b or begin >= e for b, e, _ in taken) and not _BREAK.search(text, begin, end):
-            taken.append((begin, end, kind))
-    return sorted(taken)
+        if not any(taken[begin:end]) and not _BREAK.search(text, begin, end):
+            taken[begin:end] = b"\1" * (end - begin)
+            found.append((begin, end, kind))
+    return sorted(found)
 
 
 class StandIns:

@@ -30,6 +30,8 @@ from tandem.engine.privacy.patterns import find
         ("Lindenstraße 12a, 10969 Berlin.", "Lindenstraße 12a, 10969 Berlin", "address"),
         ("4 rue de la Paix, 75002 Paris", "4 rue de la Paix, 75002 Paris", "address"),
         ("Calle Mayor 5, 28013 Madrid", "Calle Mayor 5, 28013 Madrid", "address"),
+        ("Lindenstraße 12, 10969 Berlin. Write it", "Lindenstraße 12, 10969 Berlin", "address"),
+        ("12 Main Rd., 5000 St. Gallen. Write", "12 Main Rd., 5000 St. Gallen", "address"),
         ("Kerkstraat 5-7", "Kerkstraat 5-7", "address"),
     ],
 )

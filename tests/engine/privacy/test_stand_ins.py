@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,3 +61,11 @@ def test_only_what_may_be_a_stand_in_is_held_back() -> None:
         "Anna <b",
         ">",
     ]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("part", ["Ab-", "Abc ", "12-34-", "a.b", "AB1", "Ab 1, ", "A1\n", "1:", "a"])
+def test_a_hostile_text_takes_no_longer_than_another(part: str) -> None:
+    text = part * (6_000 // len(part))
+    stand_ins = StandIns([text])
+    assert stand_ins.show(stand_ins.hide(text)) == text
