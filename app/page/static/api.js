@@ -1,11 +1,14 @@
 /** Requests to the API that this page comes from. */
 
-import { eventsOf } from "./events.js";
+import { Silence, eventsOf, within } from "./events.js";
 
 /** @import { Chunk, Device, Experiment, ExperimentEvent, Fleet, Model, Ready } from "./types.d.ts" */
 
 const AGAIN_MS = [200, 500, 1000, 2000, 4000, 8000, 15000, 15000];
 /** Waits before each try to come back to a stream; together less than the server keeps it. */
+
+const SILENT_MS = 2000;
+/** Time without a sign of life, which comes every second, after which a resumable answer's connection is dead. */
 
 /** A request that was refused, in the server's words. */
 export class ApiError extends Error {
@@ -42,7 +45,7 @@ export class Api {
   async *fleet(stop) {
     const response = await this.#checked("v1/fleet?stream=true", { signal: stop });
     if (!response.body) throw new TypeError("a response without a body");
-    for await (const { data } of eventsOf(response.body)) if (data) yield JSON.parse(data);
+    for await (const { data } of eventsOf(response.body)) yield JSON.parse(data);
   }
 
   /** @returns {Promise<Experiment[]>} */
@@ -57,7 +60,7 @@ export class Api {
   async *experiment(form, stop) {
     const response = await this.#checked("v1/experiments", { method: "POST", signal: stop, ...this.#json(form) });
     if (!response.body) throw new TypeError("a response without a body");
-    for await (const { data } of eventsOf(response.body)) if (data) yield JSON.parse(data);
+    for await (const { data } of eventsOf(response.body)) yield JSON.parse(data);
   }
 
   /**
@@ -70,14 +73,16 @@ export class Api {
   };
 
   /**
-   * Yield the chunks of an answer to the end, coming back to it where the connection breaks.
-   * @param {object} body
+   * Yield the chunks of an answer to the end, coming back to it where the connection breaks. A resumable one's breaks
+   * by silence, too; if it had no event, the answer is asked for anew.
+   * @param {{ tandem: { resumable?: boolean } }} body
    * @param {AbortSignal} stop
    * @param {() => void} broken called whenever the connection broke
    * @returns {AsyncGenerator<Chunk, void, void>}
    */
   async *answer(body, stop, broken) {
     const path = "v1/chat/completions";
+    const silent = body.tandem.resumable ? SILENT_MS : Infinity;
     let last = "";
     let tries = 0;
     const told = () => {
@@ -86,11 +91,13 @@ export class Api {
     stop.addEventListener("abort", told);
     try {
       for (;;) {
+        const connection = new AbortController();
+        const signal = AbortSignal.any([stop, connection.signal]);
         try {
           const request = last ? { headers: { "last-event-id": last } } : this.#json(body);
-          const response = await this.#checked(path, { method: "POST", signal: stop, ...request });
+          const response = await within(silent, this.#checked(path, { method: "POST", signal, ...request }));
           if (!response.body) throw new TypeError("a response without a body");
-          for await (const { id, data } of eventsOf(response.body)) {
+          for await (const { id, data } of eventsOf(response.body, silent)) {
             if (data === "[DONE]") return;
             last = id || last;
             tries = 0;
@@ -102,9 +109,11 @@ export class Api {
         } catch (error) {
           const wait = AGAIN_MS[tries++];
           const lost = error instanceof TypeError && !stop.aborted; // so fetch and streams call a broken connection
-          if (!lost || !last || wait === undefined) throw error;
+          if (!lost || !(last || error instanceof Silence) || wait === undefined) throw error;
           broken();
           await pause(wait, stop);
+        } finally {
+          connection.abort();
         }
       }
     } finally {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from itertools import accumulate
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import BrowserContext, Page, expect
+from starlette.types import Send
 
+from tandem.app.api.http import kept_streams
 from tandem.deployments.access.keys import Role
 from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
@@ -167,7 +170,29 @@ async def test_what_came_before_the_page_was_left_is_kept(page: Page, backend: N
     await expect(page.locator(".answer.stopped .text")).to_contain_text("A bri")
 
 
-@pytest.mark.parametrize("how", ["reset", "end"])
+async def test_signs_of_life_are_no_events(
+    page: Page, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+
+    async def counted(send: Send, piece: bytes) -> None:
+        sent.append(piece)
+        await send_piece(send, piece)
+
+    send_piece = kept_streams._send_piece
+    monkeypatch.setattr(kept_streams, "_send_piece", counted)
+    monkeypatch.setattr(kept_streams, "KEEP_ALIVE_S", 0.01)
+    backend.hold_after = 30
+    await ask(page)
+    await times(1, backend.held)
+    while sent.count(kept_streams._KEEP_ALIVE) < 5:  # noqa: ASYNC110 (the server has no such event)
+        await asyncio.sleep(0.01)
+    backend.go.set()
+    await expect(page.locator(".answer.done")).to_be_visible()
+    assert await page.get_by_text("reconnected").count() == 0
+
+
+@pytest.mark.parametrize("how", ["reset", "end", "silent"])
 async def test_an_answer_outlives_its_connection(
     browser: BrowserContext, address: str, backend: NullBackend, how: str
 ) -> None:
