@@ -10,6 +10,7 @@
     result = tandem.simulate("pool.yaml")                # the application in virtual time
     result.frame()                                       # a row for each request
     tandem.sweep("pool.yaml", {"window.name": ["static", "awc"]})
+    tandem.mode_map("pool.yaml", {"workload.arrival.users": [10, 150]})   # which mode is the best where
     tandem.policy("window", "awc")                       # a decision by itself
     tandem.read_trace("requests.csv")                    # requests of one's own to simulate
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tandem.app.client.client import Answer, Client, Piece, Stream
     from tandem.app.client.http import ClientError
     from tandem.app.sdk.server import Server, start
-    from tandem.app.sdk.simulation import simulate, sweep
+    from tandem.app.sdk.simulation import mode_map, simulate, sweep
     from tandem.policies.base import UnknownPolicy, families, policy
     from tandem.simulator.config.errors import ConfigError
     from tandem.simulator.results.analysis import Result
@@ -44,7 +45,7 @@ _HOMES = {
     "tandem.app.client.client": ("Answer", "Client", "Piece", "Stream"),
     "tandem.app.client.http": ("ClientError",),
     "tandem.app.sdk.server": ("Server", "start"),
-    "tandem.app.sdk.simulation": ("simulate", "sweep"),
+    "tandem.app.sdk.simulation": ("mode_map", "simulate", "sweep"),
     "tandem.engine.text.tokenizer": ("Tokenizer",),
     "tandem.policies.base": ("UnknownPolicy", "families", "policy"),
     "tandem.simulator.config.errors": ("ConfigError",),
@@ -66,7 +67,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022 - by what they are for
     "start", "Server", "Client", "Stream", "Answer", "Piece", "UpError", "ClientError",
-    "simulate", "sweep", "Result", "plot", "ConfigError",
+    "simulate", "sweep", "mode_map", "Result", "plot", "ConfigError",
     "policy", "families", "UnknownPolicy", "race", "reader", "sketch", "split",
     "Request", "read_trace", "TraceError", "hardware",
     "models", "Tokenizer",

@@ -30,6 +30,7 @@ from tandem.app.cli.terminal.render import (
 from tandem.app.client.http import ClientError, HttpClient
 from tandem.deployments.access.usage import Group
 from tandem.deployments.modes import MODES
+from tandem.policies.routing.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from tandem.app.cli.chat.conversation import Conversation
@@ -351,15 +352,34 @@ def simulate(
         typer.Argument(exists=True, dir_okay=False, help="A YAML file; see simulator/examples/."),
     ],
     settings: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Write all results there, as JSON.")] = None,
+    axes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="KEY=V1,V2",
+            help="Show which mode is the best where this varies, and what policy auto picks; may be given twice.",
+        ),
+    ] = None,
+    objective: Annotated[
+        str, typer.Option(help=f"What counts in a map: {', '.join(OBJECTIVES)}.")
+    ] = "balanced",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all results there, as JSON; of a map a line per simulation, existing ones are not repeated."
+        ),
+    ] = None,
     plot: Picture = None,
 ) -> None:
     """Simulate a deployment under a workload: TTFT, TPOT and throughput without the hardware."""
     with failures():
-        from tandem.app.cli.simulate import run_simulation
+        from tandem.app.cli.simulate import run_map, run_simulation
 
         try:
-            run_simulation(file, settings or (), out, plot)
+            if axes:
+                run_map(file, settings or (), axes, objective, out, plot)
+            else:
+                run_simulation(file, settings or (), out, plot)
         except ValueError as error:  # what was asked for cannot be simulated
             raise ClientError(str(error)) from None
 

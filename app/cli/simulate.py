@@ -13,8 +13,11 @@ from rich.table import Table
 from tandem.app.cli.terminal.render import plain, show_table
 from tandem.simulator.config.config import load, read
 from tandem.simulator.results.analysis import Result
+from tandem.simulator.results.map_plot import plot_map
+from tandem.simulator.results.mode_map import Played, Point
 from tandem.simulator.results.plot import plot
 from tandem.simulator.results.sweep_plot import plot_sweep
+from tandem.simulator.runs.mode_map import asked, mapped, play_all
 from tandem.simulator.runs.run import simulate
 from tandem.simulator.runs.sweep import grid, sweep
 
@@ -53,6 +56,57 @@ def run_sweep(
         plot_sweep(swept, variants[0].config.name, picture)
 
 
+def run_map(
+    path: Path,
+    overrides: Sequence[str],
+    axes: Sequence[str],
+    objective: str,
+    out: Path | None,
+    picture: Path | None,
+) -> None:
+    """Simulate every mode and policy `auto` at every point, show which mode is the best where, and draw it where asked
+    to."""
+    simulations = asked(read(path), axes, objective, str(path), overrides)
+    with _progress() as progress:
+        found = mapped(
+            simulations,
+            progress.track(play_all(simulations, out), len(simulations), description="simulations"),
+        )
+    console = Console(highlight=False)
+    console.print(
+        f"Simulated: the mode with the least mean loss (waits, dollars, quality) in the objective {objective}, "
+        "and policy auto, which chooses for each request"
+    )
+    columns = ("best mode", "TTFT ms", "TPOT ms", "$/1,000", "next", "auto", "picks")
+    show_table(console, (*found[0].settings, *columns), ([*_point(one)] for one in found))
+    if picture is not None:
+        plot_map(found, str(read(path).get("name", path.stem)), picture)
+
+
+def _point(point: Point) -> Iterator[str]:
+    """Yield a line of the map: the settings, the best mode's figures, and how much the next one and `auto` lose."""
+    yield from map(plain, point.settings.values())
+    picks = sorted(point.auto.picked.items(), key=lambda pick: -pick[1])
+    said = ", ".join(f"{mode} {share:.0%}" for mode, share in picks[:2])
+    if not point.fixed:
+        yield from ("none", "–", "–", "–", "–", "–", said or "–")
+        return
+    best = point.fixed[0]
+    yield best.mode
+    yield from (_ms(best.ttft_s), _ms(best.tpot_s), f"{1e3 * best.usd:.3g}")
+    yield f"{point.fixed[1].mode} {_loses(point.fixed[1], best)}" if len(point.fixed) > 1 else "–"
+    yield _loses(point.auto, best)
+    yield said or "–"
+
+
+def _loses(one: Played, best: Played) -> str:
+    return f"{one.loss_usd / best.loss_usd - 1:+.0%}"
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1e3:.1f}"
+
+
 def _cells(summary: Mapping[str, Any]) -> list[str]:
     fused = summary["modes"].get("speculative", {}).get("fused_share")
     return [
@@ -66,7 +120,7 @@ def _cells(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _mean_ms(spread: Mapping[str, float] | None) -> str:
-    return "–" if spread is None else f"{spread['mean'] * 1e3:.1f}"
+    return _ms(None if spread is None else spread["mean"])
 
 
 def _show(result: Result) -> None:

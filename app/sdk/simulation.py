@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import yaml
 
 from tandem.simulator.config.config import Config, load, parse
 from tandem.simulator.config.config import read as read_yaml
 from tandem.simulator.results.analysis import Result
+from tandem.simulator.runs.mode_map import asked, play, play_all
 from tandem.simulator.runs.run import simulate as run
 from tandem.simulator.runs.sweep import grid
 from tandem.simulator.runs.sweep import sweep as run_sweep
@@ -60,6 +62,40 @@ def sweep(
     rows = [pd.json_normalize(found[variant.key].summary) for variant in variants]
     settings = pd.DataFrame([variant.settings for variant in variants])
     return pd.concat([settings, pd.concat(rows, ignore_index=True)], axis=1)
+
+
+def mode_map(
+    config: str | Path | Mapping[str, Any],
+    vary: Mapping[str, Sequence[Any]],
+    changes: Mapping[str, Any] | None = None,
+    objective: str = "balanced",
+    out: Path | None = None,
+    in_process: bool = False,
+) -> pd.DataFrame:
+    """Simulate every mode, and policy `auto`, at every combination of values; return a row for each simulation: what
+    was set, then `mode`, `loss_usd`, `usd`, `ttft_s`, `tpot_s`, `finished`, and `picked.NAME`, the shares of the modes
+    that answers ended in.
+
+    vary, out: as for `sweep`; changes: as for `simulate`.
+    objective: what counts in the losses: balanced, fast, cheap or private.
+    in_process: whether the simulations run in this process, without `out`, and not as Ray tasks.
+    Raises ConfigError before anything runs.
+    """
+    import pandas as pd
+
+    axes = [f"{key}={','.join(map(_inline, values))}" for key, values in vary.items()]
+    fixed = [f"{key}={_inline(value)}" for key, value in (changes or {}).items()]
+    raw = config if isinstance(config, Mapping) else read_yaml(config)
+    simulations = asked(raw, axes, objective, fixed=fixed)
+    played = map(play, simulations) if in_process else play_all(simulations, out)
+    found = {one.key: one for one in played}
+    rows = []
+    for each in simulations:
+        figures = msgspec.to_builtins(found[each.key])
+        rows.append(
+            {**each.variant.settings, **{k: v for k, v in figures.items() if k not in ("key", "settings")}}
+        )
+    return pd.json_normalize(rows)
 
 
 def _inline(value: Any) -> str:

@@ -29,10 +29,11 @@ import numpy as np
 
 from tandem.benchmarks import report
 from tandem.benchmarks.choice.decision import decision_ms
-from tandem.benchmarks.choice.oracle import Judgement, judge, loss, mean_loss
+from tandem.benchmarks.choice.oracle import Judgement, judge, mean_loss
 from tandem.benchmarks.choice.workloads import BY_LENGTH, MODES, RANDOM, WORKLOADS, Workload
 from tandem.policies.routing.objectives import OBJECTIVES
 from tandem.simulator.results.answer import SimulatedAnswer
+from tandem.simulator.results.loss import loss_usd
 
 FIRST_SEED = 101
 """First of the seeds that are judged."""
@@ -80,7 +81,7 @@ def evaluate(workload: Workload, seed: int, count: int, judged: int) -> Outcome:
     return Outcome(
         workload,
         found,
-        mean(loss(answer, objective) for answer in found.answers),
+        mean(loss_usd(answer, objective) for answer in found.answers),
         {mode: mean_loss(workload, seed, count, objective, mode) for mode in (*MODES, RANDOM, BY_LENGTH)},
         held(found.answers[round(WARM * count) :]),
         recovery(found, [index - first for index in indices]) if drifts else None,

@@ -15,29 +15,12 @@ from statistics import mean
 from typing import NamedTuple
 
 from tandem.benchmarks.choice.workloads import MODES, Workload
-from tandem.deployments.request.tokenlog import Origin
-from tandem.policies.reader.quality import stall_s
 from tandem.policies.routing.objectives import Objective
 from tandem.simulator.results.answer import SimulatedAnswer
+from tandem.simulator.results.loss import loss_usd
 from tandem.simulator.runs.run import Clients
 from tandem.simulator.workload import Request
 from tandem.simulator.world.world import World
-
-FAILED_S = 60.0
-"""Seconds of waiting that a failed answer counts as."""
-
-
-def loss(answer: SimulatedAnswer, objective: Objective) -> float:
-    """Return what an answer has really cost in the objective, dollars."""
-    stats, values = answer.stats, objective
-    if stats is None or not answer.finished or not answer.tokens:
-        return values.second_usd * FAILED_S + values.quality_usd
-    accepted = answer.request.acceptance or b""
-    lost = 1.0 - sum(accepted) / len(accepted) if accepted else 0.0
-    small = stats.by_origin.get(Origin.DEVICE, 0) + stats.by_origin.get(Origin.EXPANSION, 0)
-    share = small / answer.tokens
-    waited_s = stall_s(answer.times_s or (), answer.rate) if answer.rate else answer.last_s - answer.first_s
-    return stats.usd + values.second_usd * (answer.ttft_s + waited_s) + values.quality_usd * lost * share
 
 
 class Judge(Clients):
@@ -74,7 +57,7 @@ class Judge(Clients):
         position = len(self.answers)
         try:
             await super()._ask(request, device)
-            os.write(pipe, struct.pack("d", loss(self.answers[position], self._objective)))
+            os.write(pipe, struct.pack("d", loss_usd(self.answers[position], self._objective)))
         finally:
             os._exit(0)
 
@@ -108,7 +91,7 @@ def judge(
     world = World(workload.config(seed, count, "auto"))
     clients = Judge(world, judged, objective)
     _run(world, clients, workload, workload.requests(seed, count))
-    own = [loss(clients.answers[index], objective) for index in judged]
+    own = [loss_usd(clients.answers[index], objective) for index in judged]
     return Judgement(own, [clients.losses[index] for index in judged], clients.answers)
 
 
@@ -117,7 +100,7 @@ def mean_loss(workload: Workload, seed: int, count: int, objective: Objective, m
     world = World(workload.config(seed, count, "explicit", mode))
     clients = Clients(world, lambda _: None)
     _run(world, clients, workload, workload.requests(seed, count, mode))
-    return mean(loss(answer, objective) for answer in clients.answers)
+    return mean(loss_usd(answer, objective) for answer in clients.answers)
 
 
 def _run(world: World, clients: Clients, workload: Workload, requests: Sequence[Request]) -> None:

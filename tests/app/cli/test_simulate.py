@@ -132,6 +132,28 @@ def test_a_sweep_is_drawn(file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert drawn == [({"workload.count": 14}, 14), ({"workload.count": 12}, 12)]
 
 
+def test_a_map_says_which_mode_is_the_best_where(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tandem.simulator.runs.tasks.ray_map", lambda function, items, chunk: map(function, items)
+    )
+    out, picture = tmp_path / "map.jsonl", tmp_path / "map.svg"
+    axes = ["--map", "devices.0.link.rtt_ms=10,300", "--objective", "fast"]
+    result = run(cli, ["simulate", str(file), *axes, "--out", str(out), "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    rows = [line.split("\t") for line in result.output.splitlines() if "\t" in line]
+    assert rows[0][:4] == ["devices.0.link.rtt_ms", "best mode", "TTFT ms", "TPOT ms"]
+    assert [row[0] for row in rows[1:]] == ["10", "300"]
+    best = {row[1] for row in rows[1:]}
+    assert best <= {"cloud", "device", "speculative", "race", "sketch"}
+    assert "objective fast" in result.output
+    assert picture.exists()
+    wrong = run(cli, ["simulate", str(file), *axes[:3], "quick"])
+    assert wrong.exit_code == 1
+    assert "objective: one of balanced" in " ".join(wrong.output.split())
+
+
 def test_a_sweep_changes_settings_of_all_its_simulations(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,3 +46,21 @@ def test_a_sweep_is_a_row_for_every_combination(monkeypatch: pytest.MonkeyPatch)
     )
     assert list(table["seed"]) == [0, 1, 0, 1]
     assert set(table["finished" if "finished" in table else "requests"]) == {5}
+
+
+def test_a_map_is_a_row_for_every_mode_at_every_point() -> None:
+    table = tandem.mode_map(
+        {
+            "workload": {"count": 4},
+            "targets": [{"model": "m", "measured": {"base_s": 0.01}}],
+            "devices": [{"rates": {"prefill_tokens_per_s": 400, "decode_tokens_per_s": 80}}],
+        },
+        {"seed": [0, 1]},
+        {"workload.output.mean": 8},
+        in_process=True,
+    )
+    assert set(table["mode"]) >= {"auto", "cloud", "device", "speculative", "race"}
+    assert set(table["seed"]) == {0, 1}
+    cloud = table[table["mode"] == "cloud"]
+    assert list(cloud["picked.cloud"]) == [1.0, 1.0]
+    assert (cloud["loss_usd"] > cloud["usd"]).all()
