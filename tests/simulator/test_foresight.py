@@ -280,7 +280,7 @@ class _Watched:
 
 def frozen(value: Any) -> Any:
     """Return the present state shown to a policy. Functions are called for every argument;
-    those without arguments, which may ask other policies, are not called."""
+    those without arguments, or of an objective, which may ask other policies, are not called."""
     if isinstance(value, (str, int, float, bytes, type(None))):
         return value
     if isinstance(value, np.ndarray):
@@ -292,7 +292,7 @@ def frozen(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {f.name: frozen(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if callable(value):
-        if not inspect.signature(value).parameters:
+        if inspect.signature(value).parameters.keys() <= {"objective"}:
             return None
         try:
             return frozen(value(None))  # of a device, or of any
