@@ -161,7 +161,9 @@ async def test_a_cancelled_open_is_taken_back() -> None:
             return session
 
     engine = Admitting(context=2**40)
-    link = Link(LinkProfile(rtt_s=0.02))
+    link = Link(
+        LinkProfile(rtt_s=0.5)
+    )  # longer than a busy machine looks away: the answer is still under way
     async with served(engine, link=link) as (remote, connection, _):
         near = connection.engine("engine")
         for admitted in (False, True):

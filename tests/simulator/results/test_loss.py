@@ -1,4 +1,4 @@
-"""What an answer has really cost."""
+"""The real cost of an answer."""
 
 from __future__ import annotations
 
