@@ -204,10 +204,11 @@ async def test_an_answer_outlives_its_connection(
         await expect(page.locator(".text")).to_contain_text("A bri")
         proxy.refusing = True
         proxy.cut(how)
-        await expect(page.get_by_text("reconnected")).to_be_visible()
+        await expect(page.get_by_text("reconnected")).to_be_visible(timeout=30_000)
         backend.go.set()
         proxy.refusing = False
-        await expect(page.locator(".answer.done")).to_be_visible()
+        # idle connections of the browser's may be silent, too, each for two seconds
+        await expect(page.locator(".answer.done")).to_be_visible(timeout=30_000)
         await expect(page.locator(".text ol li")).to_have_text(["first the river", "then the hill"])
         await expect(page.locator("dl").first).to_contain_text(f"tokens{len(SAYS) + 1}")
         await page.close()
