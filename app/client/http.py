@@ -148,17 +148,17 @@ class HttpClient:
         """The chunks of a streamed answer as they come; closing the generator stops the answer, unless it is resumable.
 
         A connection that breaks is made anew where the events have numbers, which says that the answer is resumable.
-        One of such an answer that is silent counts as broken, and the answer is asked for anew if it had no event.
+        One of such an answer that is silent counts as broken, and the answer is asked for anew if it had no event; each
+        time in a row the silence may be twice as long, as a server that is slow or older is not helped by more of them.
         """
-        limits: Json = {}
-        if request.get("tandem", {}).get("resumable"):
-            limits["timeout"] = httpx.Timeout(TIMEOUT.connect, read=SILENCE_S)
-        last, broken_s, asked = "", math.inf, {"json": {**request, "stream": True}, **limits}
+        resumable, silence_s = request.get("tandem", {}).get("resumable"), SILENCE_S
+        last, broken_s, asked = "", math.inf, {"json": {**request, "stream": True}}
         while True:
+            limits = {"timeout": httpx.Timeout(TIMEOUT.connect, read=silence_s)} if resumable else {}
             with explained(self.url):
                 try:
-                    for last, line in self._events(asked):
-                        broken_s = math.inf
+                    for last, line in self._events({**asked, **limits}):
+                        broken_s, silence_s = math.inf, SILENCE_S
                         if chunk := event(line):
                             yield chunk
                         elif last:
@@ -169,8 +169,9 @@ class HttpClient:
                     silent = bool(limits) and isinstance(error, httpx.ReadTimeout)
                     if not (last or silent) or time.monotonic() - broken_s > RESUME_S:
                         raise
+                    silence_s *= 2 if silent else 1
             if last:
-                asked = {"headers": {"Last-Event-ID": last}, **limits}
+                asked = {"headers": {"Last-Event-ID": last}}
             broken_s = min(broken_s, time.monotonic())
             time.sleep(RETRY_S)
 

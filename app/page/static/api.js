@@ -82,7 +82,8 @@ export class Api {
    */
   async *answer(body, stop, broken) {
     const path = "v1/chat/completions";
-    const silent = body.tandem.resumable ? SILENT_MS : Infinity;
+    const least = body.tandem.resumable ? SILENT_MS : Infinity;
+    let silent = least; // twice as long each time in a row: a slow server is not helped by more requests
     let last = "";
     let tries = 0;
     const told = () => {
@@ -101,6 +102,7 @@ export class Api {
             if (data === "[DONE]") return;
             last = id || last;
             tries = 0;
+            silent = least;
             const chunk = JSON.parse(data);
             yield chunk;
             if (chunk.error) return;
@@ -110,6 +112,7 @@ export class Api {
           const wait = AGAIN_MS[tries++];
           const lost = error instanceof TypeError && !stop.aborted; // so fetch and streams call a broken connection
           if (!lost || !(last || error instanceof Silence) || wait === undefined) throw error;
+          if (error instanceof Silence) silent *= 2;
           broken();
           await pause(wait, stop);
         } finally {

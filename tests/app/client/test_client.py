@@ -6,11 +6,14 @@ import select
 import socket
 import socketserver
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 import tandem
+from tandem.app.client.http import HttpClient
 from tests.app.api.null_backend import NullBackend
 
 SAYS = "Zürich has three bridges."
@@ -136,6 +139,23 @@ def test_a_silent_connection_is_made_anew(
         thread.join()
     assert (answer.text, answer.finish) == (SAYS, "stop")
     assert len(backend.jobs) == (1 if after else 2)
+
+
+def test_each_silence_in_a_row_may_be_twice_as_long(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is slow is not asked more and more often."""
+    waited: list[float] = []
+
+    def silent(client: HttpClient, asked: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        waited.append(asked["timeout"].read)
+        if len(waited) == 4:
+            raise tandem.ClientError("enough")
+        raise httpx.ReadTimeout("")
+
+    monkeypatch.setattr(HttpClient, "_events", silent)
+    monkeypatch.setattr("tandem.app.client.http.RETRY_S", 0.0)
+    with tandem.Client(url) as client, pytest.raises(tandem.ClientError, match="enough"):
+        client.ask("Hello?", resumable=True)
+    assert waited == [2.0, 4.0, 8.0, 16.0]
 
 
 def test_an_answer_that_is_not_resumable_breaks_off(url: str) -> None:
