@@ -361,8 +361,11 @@ def simulate(
         ),
     ] = None,
     objective: Annotated[
-        str, typer.Option(help=f"What counts in a map: {', '.join(OBJECTIVES)}.")
-    ] = "balanced",
+        str | None,
+        typer.Option(
+            help=f"What counts in a map: {', '.join(OBJECTIVES)}; by default {next(iter(OBJECTIVES))}."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -375,9 +378,11 @@ def simulate(
     with failures():
         from tandem.app.cli.simulate import run_map, run_simulation
 
+        if objective and not axes:
+            raise ClientError("--objective is what counts in a map: name what varies with --map KEY=V1,V2")
         try:
             if axes:
-                run_map(file, settings or (), axes, objective, out, plot)
+                run_map(file, settings or (), axes, objective or next(iter(OBJECTIVES)), out, plot)
             else:
                 run_simulation(file, settings or (), out, plot)
         except ValueError as error:  # what was asked for cannot be simulated

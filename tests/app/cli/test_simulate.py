@@ -152,6 +152,9 @@ def test_a_map_says_which_mode_is_the_best_where(
     wrong = run(cli, ["simulate", str(file), *axes[:3], "quick"])
     assert wrong.exit_code == 1
     assert "objective: one of balanced" in " ".join(wrong.output.split())
+    alone = run(cli, ["simulate", str(file), "--objective", "fast"])
+    assert alone.exit_code == 1
+    assert "name what varies with --map" in " ".join(alone.output.split())
 
 
 def test_a_sweep_changes_settings_of_all_its_simulations(
