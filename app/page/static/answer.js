@@ -56,7 +56,7 @@ export function take(answer, chunk, at_s) {
   if (now > 0) answer.arrivals.push({ at_s, tokens: now, runs: origins });
   answer.stats = chunk.tandem?.stats ?? answer.stats;
   const why = chunk.tandem?.why;
-  answer.why = why?.chosen ? why : (answer.why ?? null);
+  answer.why = why ?? answer.why ?? null;
   if (answer.stats?.reader) answer.rate = answer.stats.reader.rate;
   if (choice.finish_reason) {
     answer.finish = choice.finish_reason;

@@ -136,7 +136,7 @@ function shown(session, turn, answer, at, i) {
   const served = answer.stats?.mode ?? answer.asked;
   return html`<section class="answer ${answer.state}" aria-busy=${open(answer)} aria-label=${`Answer ${served ? `in mode ${served}` : ""}`}>
     <header>
-      <span class="mode">${answer.why ? "auto: " : ""}${served || "as the server decides"}</span>
+      <span class="mode">${answer.why?.chosen ? "auto: " : ""}${served || "as the server decides"}</span>
       ${answer.stats?.device ? html`<span>with ${answer.stats.device}</span>` : nothing}
       ${answer.reconnects ? html`<span>reconnected ${answer.reconnects}×</span>` : nothing}
       ${turn.answers.length > 1

@@ -113,13 +113,14 @@ export interface Outlook {
 
 /** Reasons of the choice of mode and device. */
 export interface Why {
-  chosen: Outlook;
-  came: { ttft_s: number; tpot_s: number; stall_s: number; usd: number; joules: number };
+  chosen: Outlook | null;
+  came: { ttft_s: number; tpot_s: number; stall_s: number; usd: number; joules: number } | null;
   runner_up: Outlook | null;
   by_usd: number | null;
   ways: number;
   tried: boolean;
   limit_missed: boolean;
+  changes: { position: number; chosen: Outlook }[];
   replaced: Record<string, number> | null;
 }
 
@@ -198,7 +199,7 @@ export interface Chunk {
     finish_reason: string | null;
   }[];
   usage?: { prompt_tokens: number; completion_tokens: number } | null;
-  tandem?: { origins: Run[]; stats?: Stats; why?: Why | { chosen: null } | null };
+  tandem?: { origins: Run[]; stats?: Stats; why?: Why | null };
   error?: { message: string; code: string | null };
 }
 

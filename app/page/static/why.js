@@ -20,7 +20,7 @@ const ROWS = [
  * @param {number} tokens
  */
 function another({ runner_up: next, came }, tokens) {
-  if (!next) return nothing;
+  if (!next || !came) return nothing;
   const took = (/** @type {number} */ ttft_s, /** @type {number} */ tpot_s) => seconds(ttft_s + tpot_s * Math.max(0, tokens - 1));
   return html`<p class="note another">
     In ${way(next)} it would have taken about ${took(next.ttft_s.value, next.tpot_s.value)} and ${dollars(next.usd.value)};
@@ -28,11 +28,19 @@ function another({ runner_up: next, came }, tokens) {
   </p>`;
 }
 
+/** @param {Why} why */
+function replaced({ replaced: parts }) {
+  if (!parts) return nothing;
+  const kinds = Object.entries(parts).map(([kind, count]) => `${count} of kind ${kind}`);
+  return html`<p class="note">Private parts that were replaced: ${kinds.join(", ") || "none was found"}.</p>`;
+}
+
 /** @param {Answer} answer */
 export function reasons({ why, stats }) {
   if (!why) return nothing;
   const { chosen, came, runner_up: next } = why;
-  return html`${another(why, stats?.tokens.output ?? 0)}<details class="why">
+  if (!chosen || !came) return replaced(why);
+  return html`${replaced(why)}${another(why, stats?.tokens.output ?? 0)}<details class="why">
     <summary>Why ${way(chosen)}</summary>
     <p>${said(why)}</p>
     <div class="scroll" tabindex="0" role="group" aria-label="Expectations">
@@ -76,11 +84,14 @@ export function reasons({ why, stats }) {
 const way = ({ mode, device }) => (device ? `${mode} with ${device}` : mode);
 
 /** @param {Why} why */
-function said({ ways, by_usd, tried, limit_missed }) {
+function said({ ways, by_usd, tried, limit_missed, changes }) {
   const parts = [`Chosen among ${ways} ${ways === 1 ? "way" : "ways"}.`];
   if (tried) parts.push("It did not seem the best, and was tried to learn of it.");
   else if (by_usd !== null) parts.push(`The next best seemed worse by ${dollars(by_usd)}.`);
   if (limit_missed) parts.push("Nothing was expected to keep the limit of time to the first token.");
+  for (const { position, chosen } of changes) {
+    parts.push(`Tokens came late: after ${position} of them it went on in ${way(chosen)}.`);
+  }
   return parts.join(" ");
 }
 

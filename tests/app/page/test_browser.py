@@ -13,6 +13,7 @@ from playwright.async_api import BrowserContext, Page, expect
 from starlette.types import Send
 
 from tandem.app.api.http import kept_streams
+from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.keys import Role
 from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
@@ -303,6 +304,15 @@ async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> 
     (job,) = backend.jobs
     assert job.objective == replace(OBJECTIVES["fast"], privacy=Leaves.HIDDEN_STATES)
     await accessible(page)
+
+
+async def test_what_was_replaced_is_told_where_no_mode_was_compared(page: Page, backend: NullBackend) -> None:
+    backend.api = ApiSettings(privacy="replaced")
+    await ask(page, "Write to Anna Schmidt, please.")
+    await expect(page.locator(".answer.done")).to_be_visible()
+    note = page.get_by_text("Private parts that were replaced")
+    await expect(note).to_contain_text("2 of kind name")
+    await expect(page.locator(".why")).to_have_count(0)
 
 
 async def test_a_key_is_asked_for(page: Page, backend: NullBackend) -> None:
