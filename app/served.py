@@ -71,6 +71,7 @@ class Served:
             settings.limits.limits(),
             report,
             model=name,
+            reconsider=router.reconsider,
         )
         self.executor.compares = settings.router.compares
 

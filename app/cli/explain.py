@@ -54,6 +54,9 @@ def sentences(why: Mapping[str, Any]) -> Iterator[str]:
         yield f"{chosen} was the best of {why['ways']} ways: ${by_usd:.4g} of expected loss below {_way(second)}."
     if why["limit_missed"]:
         yield "No way was expected to keep the limit of seconds to the first token; this one came closest."
+    for change in why["changes"]:
+        position, way = change["position"], _way(change["chosen"])
+        yield f"Tokens came late: after {position} of them the answer went on in {way}."
 
 
 def table(why: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

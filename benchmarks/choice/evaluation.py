@@ -93,7 +93,9 @@ def held(answers: Sequence[SimulatedAnswer]) -> tuple[float, float]:
     found: dict[str, list[bool]] = {"ttft_s": [], "tpot_s": []}
     for answer in answers:
         stats = answer.stats
-        if stats is not None and stats.forecast is not None and answer.finished and not stats.replans:
+        if stats is None or stats.forecast is None or not answer.finished:
+            continue
+        if not (stats.replans or stats.changes):
             for each in stats.forecast.compared(stats.ttft_s, stats.tpot_s, stats.tokens):
                 found[each.figure].append(each.held)
     ttft, tpot = (mean(each) if each else math.nan for each in found.values())

@@ -139,6 +139,11 @@ class Metrics:
             "mode",
         )
         self._replans = self._counter("tandem_replans", "Times that an answer went on elsewhere", "mode")
+        self._changes = self._counter(
+            "tandem_mode_changes",
+            "Times that an answer went on in a mode that was better for the rest",
+            "mode",
+        )
         self._usd = self._counter("tandem_usd", "Dollars that requests cost, joules included", "mode")
         self._joules = self._counter("tandem_device_joules", "Joules that devices spent on requests", "mode")
         self._key_name, self._device_name = Names(MOST_NAMES), Names(MOST_NAMES)
@@ -188,6 +193,8 @@ class Metrics:
             self._read.labels(mode).inc(seen.read_tokens)
             self._effective.labels(mode).inc(seen.effective_tokens)
         self._replans.labels(mode).inc(seen.replans)
+        for better in seen.changes:
+            self._changes.labels(better).inc()
         self._usd.labels(mode).inc(seen.usd)
         self._joules.labels(mode).inc(seen.joules)
         for (counter, reason), by in seen.counted.items():

@@ -34,6 +34,7 @@ class Observation:
     rounds: speculative rounds with drafts.
     drafted, accepted: tokens.
     replans: how often an answer went on elsewhere.
+    changes: modes in which answers went on as those were better.
     usd, joules: that it cost.
     counted: what modes count in their figures, by counter and reason.
     key: id of the API key; "" without one.
@@ -64,6 +65,7 @@ class Observation:
     drafted: int = 0
     accepted: int = 0
     replans: int = 0
+    changes: tuple[str, ...] = ()
     usd: float = 0.0
     joules: float = 0.0
     counted: Mapping[tuple[str, str], float] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from tandem.deployments.learning.report import Report
 from tandem.deployments.messages import carry_messages
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sections import of_modes, with_sections
-from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, Present, RoutingRequest
 from tandem.deployments.request.pools import VERIFIER, pool_name
 from tandem.deployments.routing.assigner import Assigner
 from tandem.deployments.routing.directory import Snapshot
@@ -143,6 +143,10 @@ class Router:
             return await self._routings.assign(wanted)
         with served(self._exporter.tracer, "route", wanted.trace):
             return await self._routings.assign(wanted)
+
+    async def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
+        """Return another assignment for the rest of an answer, as Routing.reconsider."""
+        return self._routings.reconsider(wanted, present)
 
     async def ask_mode(self, model: str, mode: str, question: object) -> Any:
         """Put a request's question to its mode's part, see Routing.ask."""

@@ -16,7 +16,7 @@ from tandem.deployments.control.router import Router
 from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
 from tandem.deployments.outbox import Outbox
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Present, RoutingRequest
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.models import ModelRoutings
 from tandem.deployments.routing.stand_in import Follow, RouterStandIn
@@ -75,6 +75,10 @@ class RouterClient(HandleClient):
             return made
         asked = self.ask(self._assign_s, Router.assign, wanted)
         return await (asked if self._stand_in is None else self._stand_in.assign(wanted, asked))
+
+    async def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
+        """Return another assignment for the rest of an answer; None if it had better go on as it does."""
+        return await self.ask(self._soon_s, Router.reconsider, wanted, present)
 
     def report(self, report: Report) -> None:
         """Tell soon what an answer has taught and cost."""

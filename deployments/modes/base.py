@@ -216,6 +216,8 @@ class Mode(ABC):
     local: whether a device best drives the requests of its own user: its part of the work then crosses no link.
     private: whether only the device can drive it: the prompt does not leave it.
     afar: whether a device's own program can drive it as well.
+    takes_over: whether an answer that another mode has begun may go on in it because it is better, and not only because
+        the other one cannot.
     """
 
     name: ClassVar[str]
@@ -229,6 +231,7 @@ class Mode(ABC):
     local: ClassVar[bool] = False
     private: ClassVar[bool] = False
     afar: ClassVar[bool] = True
+    takes_over: ClassVar[bool] = True
 
     def __init__(self, settings: Any, services: Services) -> None:  # noqa: B027 (most modes need none)
         """settings: as `settings` has them."""

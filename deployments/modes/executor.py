@@ -12,12 +12,15 @@ from types import MappingProxyType
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Mode, ModeRun, Services
+from tandem.deployments.modes.course import Course, Reconsider
 from tandem.deployments.request.assignment import (
     Assignment,
     EndpointLost,
     NoEndpoint,
+    Present,
     RoutingRequest,
 )
+from tandem.deployments.request.forecast import Change
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.timeouts import Deadline, Limits
@@ -53,6 +56,8 @@ class Executor:
     services: dependencies of the modes.
     report: reports a finished answer to the router.
     model: name of the model that answers; "": the router's first one.
+    reconsider: asks the router for another assignment for the rest of an answer whose tokens come late; None: no answer
+        changes its way.
     compares: whether the router compares ways to answer, and so is told what a request is about and which modes would
         serve it in their own way, which takes a look at its whole text.
     """
@@ -66,9 +71,11 @@ class Executor:
         limits: Limits | None = None,
         report: Callable[[Report], object] = lambda _: None,
         model: str = "",
+        reconsider: Reconsider | None = None,
     ) -> None:
         self._assign, self._reach, self._report, self._model = assign, reach, report, model
         self._settings, self._services, self._limits = settings, services or Services(), limits or Limits()
+        self._reconsider = reconsider
         self.compares = False
         self._modes: dict[type[Mode], Mode] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -94,7 +101,11 @@ class Executor:
                             yield delta
                             if delta.finish:
                                 return
-                    raise EngineStopped("the answer ended without saying why")
+                            if request.better is not None:
+                                break
+                        else:
+                            raise EngineStopped("the answer ended without saying why")
+                    await request.change()
                 except EndpointLost as loss:
                     await request.lose(loss)
                 except HandedOver:
@@ -218,11 +229,18 @@ class _Request:
         self._room_until_s = float("inf")  # there must be room for the rest of the answer
         self._retry_s = 0.0
         self._part: Trace | None = None  # of the trace, under the present assignment
+        self._better: Assignment | None = None  # the next one, if the answer changes its way
+        self._course: Course | None = None
+        if job.mode is None and executor._reconsider is not None:
+            self._course = Course(executor._reconsider, rate, self._limits.assign_s)
 
     async def start(self) -> AsyncGenerator[Delta, None]:
         """Return the deltas of the answer's next part, under a new assignment."""
         self._leave()
-        self._assignment = assignment = await self._assigned()
+        if self._course is not None:
+            self._course.end_part()
+        better, self._better = self._better, None
+        self._assignment = assignment = better or await self._assigned()
         for endpoint in assignment.endpoints.values():
             if endpoint.key in self._refused:  # there is no other one, or those have no room
                 raise self._refused[endpoint.key] if self._refusal is None else self._refusal
@@ -232,7 +250,7 @@ class _Request:
             await asyncio.sleep(min(self._retry_s, self._room_until_s - self._loop.time()))
         mode, stats = self._executor.mode(assignment.mode), self.stats
         stats.mode, stats.device, stats.prices = assignment.mode, assignment.device, assignment.prices
-        if not stats.replans:
+        if not (stats.replans or stats.changes):
             stats.forecast = assignment.forecast
         if self._job.trace is not None:
             self._part = self._context.trace = self._job.trace.child(mode.name, self._traced)
@@ -242,6 +260,8 @@ class _Request:
             stats.figures[mode.name] = run.figures
         expendable = [role.name for role in mode.roles if role.expendable]
         self._sessions = EndpointSessions(assignment, self._context, expendable)
+        if self._course is not None:
+            self._course.begin(assignment.forecast, self._loop.time())
         return run.run(self._sessions, self.log, assignment.briefing)
 
     def enter(self, delta: Delta) -> None:
@@ -259,6 +279,8 @@ class _Request:
                 reader.deliver(len(ids), now_s)
                 stats.stall_s = reader.stalled_s
         log.append(delta.position, ids, delta.origins)
+        if ids and self._course is not None:
+            self._follow_course(len(ids), now_s)
         delta.stats = stats
         if delta.finish:
             stats.tokens, stats.by_origin, stats.total_s = len(log), log.by_origin(), now_s - self._began_s
@@ -278,6 +300,31 @@ class _Request:
         self._losses += 1
         self.stats.replans += 1
         await self._vacate(s for s in self._sessions.all if not s.lost)
+
+    def _follow_course(self, tokens: int, now_s: float) -> None:
+        """Seek a better way to go on if the tokens come late."""
+        assignment, course, reader = self._assignment, self._course, self._reader
+        assert assignment is not None
+        assert course is not None
+        ahead_s = 0.0 if reader is None else reader.dry_s(now_s)
+        if tpot_s := course.late_s(tokens, self.stats.stall_s, ahead_s, now_s):
+            present = Present(assignment.mode, assignment.device, assignment.endpoints, tpot_s)
+            course.seek(self._wanted(), present)
+
+    @property
+    def better(self) -> Assignment | None:
+        """Assignment for the rest in a better way; None if none has been found."""
+        return None if self._course is None else self._course.better
+
+    async def change(self) -> None:
+        """Go on in the better way that was found."""
+        self._better = better = self.better
+        assert better is not None
+        assert better.forecast is not None
+        assert self._sessions is not None
+        self.stats.changes.append(Change(len(self.log), better.forecast))
+        logger.info("after %d tokens: %s in place of %s", len(self.log), better.mode, self.stats.mode)
+        await self._vacate(self._sessions.all)
 
     async def wait_for_room(self, refusal: NoCapacity) -> None:
         """Half an answer is worth waiting for; a new one is refused, unless another endpoint has room."""
@@ -329,6 +376,8 @@ class _Request:
     def end(self) -> None:
         """End the request, however it ended."""
         self._leave()
+        if self._course is not None:
+            self._course.end_part()
         for run in self._runs.values():
             if (closing := run.close()) is not None:
                 self._executor.finish(closing)
@@ -337,7 +386,10 @@ class _Request:
         if not self.stats.by_origin:  # it did not come to its end
             self.stats.by_origin = self.log.by_origin()
         taught = {name: report for name, run in self._runs.items() if (report := run.report()) is not None}
-        stats = self.stats
+        stats, changed = (
+            self.stats,
+            self._course is not None and self.stats.changes and not self.stats.replans,
+        )
         self._executor._report(
             Report(
                 account=self._job.account,
@@ -349,10 +401,11 @@ class _Request:
                 request=self._job.id,
                 model=self._executor._model,
                 mode=stats.mode,
-                ttft_s=stats.ttft_s,
-                tpot_s=stats.tpot_s,
+                ttft_s=0.0 if changed else stats.ttft_s,
+                tpot_s=0.0 if changed else stats.tpot_s,
                 stall_s=stats.stall_s,
                 forecast=None if stats.replans else stats.forecast,
+                parts=tuple(self._course.parts) if self._course is not None and changed else (),
             )
         )
 
@@ -364,15 +417,18 @@ class _Request:
                 span.set({"tandem.mode": assignment.mode, "tandem.endpoints": endpoints})
             return assignment
 
-    async def _asked(self, trace: str) -> Assignment:
-        began_s = self._loop.time()
-        wanted = replace(
+    def _wanted(self) -> RoutingRequest:
+        """Return what the router is asked for the rest of the answer."""
+        return replace(
             self._executor.wanted(self._job),
             lost=tuple(self._lost),
             full=(*self._full, *self._refused),
             sent=len(self.log),
-            trace=trace,
         )
+
+    async def _asked(self, trace: str) -> Assignment:
+        began_s = self._loop.time()
+        wanted = replace(self._wanted(), trace=trace)
         deadline = Deadline(self._loop, self._executor._reach.reached_s)
         deadline.start(began_s, self._limits.assign_s)
         try:

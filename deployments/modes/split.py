@@ -145,6 +145,7 @@ class SplitMode(Mode):
     router = SplitRouter
     figures = Splitting
     local = private = True
+    takes_over = False
 
     def __init__(self, settings: SplitSettings, services: Services) -> None:
         self._device = None if services.outer is None else DeviceState(services.outer, settings)

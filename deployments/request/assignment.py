@@ -227,6 +227,20 @@ Endpoints = Mapping[str, EndpointInfo]
 
 
 @dataclass(frozen=True, slots=True)
+class Present:
+    """Way in which an answer under way is given, when another one is asked for.
+
+    mode, device, endpoints: as in Assignment.
+    tpot_s: seconds per token lately.
+    """
+
+    mode: str
+    device: str | None
+    endpoints: Endpoints
+    tpot_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """Assignment of a request.
 

@@ -64,5 +64,16 @@ class Forecast(NamedTuple):
         ]
 
 
+class Change(NamedTuple):
+    """Change of the way to answer, as another one was better.
+
+    position: tokens of the answer before it.
+    forecast: of the rest in the new way.
+    """
+
+    position: int
+    forecast: Forecast
+
+
 def _within(value: float, interval: tuple[float, float]) -> bool:
     return interval[0] <= value <= interval[1]

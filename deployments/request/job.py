@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 from tandem.deployments.docstrings import describe
 from tandem.deployments.request.assignment import Prices
 from tandem.deployments.request.bill import Bill
-from tandem.deployments.request.forecast import Forecast
+from tandem.deployments.request.forecast import Change, Forecast
 from tandem.deployments.request.tokenlog import Origin, TokenLog
 from tandem.deployments.tracing.trace import Trace
 from tandem.engine.base import EngineError, Sampling, TokenLogprob
@@ -129,6 +129,7 @@ class JobStats:
     figures: figures of each mode that served the job, by its name.
     stall_s: seconds that its reader waited after the first token; 0 without a reader.
     forecast: what was expected at its first assignment; None where nothing was.
+    changes: times that the answer went on in a better way, the first one first.
     """
 
     mode: str = ""
@@ -145,6 +146,7 @@ class JobStats:
     figures: dict[str, Figures] = field(default_factory=dict)
     stall_s: float = 0.0
     forecast: Forecast | None = None
+    changes: list[Change] = field(default_factory=list)
 
     @property
     def tpot_s(self) -> float:

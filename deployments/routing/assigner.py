@@ -18,6 +18,7 @@ from tandem.deployments.request.assignment import (
     EndpointInfo,
     Endpoints,
     NoEndpoint,
+    Present,
     RoutingRequest,
 )
 from tandem.deployments.request.forecast import Forecast
@@ -40,7 +41,7 @@ from tandem.policies.routing.collaboration import (
     NothingUp,
     Reason,
 )
-from tandem.policies.routing.objectives import Candidate, Objective
+from tandem.policies.routing.objectives import Candidate, Objective, Prediction
 from tandem.policies.routing.replica import ReplicaView, RoutingPolicy
 
 FIRST_S = 2.0
@@ -74,6 +75,8 @@ class Forecasting(Protocol):
     def begin(self) -> None: ...
 
     def predict(self, mode: str, wanted: RoutingRequest, endpoints: Endpoints) -> Predicted | None: ...
+
+    def staying(self, wanted: RoutingRequest, present: Present) -> Prediction | None: ...
 
     def forecast(
         self, way: Way, predicted: Predicted, wanted: RoutingRequest, reason: Reason
@@ -136,6 +139,9 @@ class Assigner:
         self._prompts: LRUTable[str, tuple[float, float]] = LRUTable(KEPT)  # pending tokens, and at what time
         self._now_s = 0.0
         self._assignments = deque[tuple[float, str]]()  # when each of them was assigned
+        self._vacated: frozenset[str] = (
+            frozenset()
+        )  # endpoints that an answer would leave which is looked at anew
         self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
 
     @property
@@ -201,10 +207,7 @@ class Assigner:
         Raises UnknownMode, NoSuchDevice, InvalidRequest, NoCapacity, SplitMismatch, and NoEndpoint where what is needed
         is not up (it may come: ask again with the next snapshot).
         """
-        self._now_s = now_s
-        self._devices.forget_assigned(now_s - ASSIGNED_S)
-        while self._assignments and self._assignments[0][0] < now_s - ASSIGNED_S:  # listed, or over
-            self._assigned[self._assignments.popleft()[1]] -= 1
+        self._forget_assigned(now_s)
         if wanted.sent:
             self._kept_until_s |= dict.fromkeys(wanted.full, now_s + FIRST_S)
         wanted, ways, retry_lost = self._without_left(wanted, waited_s), Ways(), waited_s >= RETRY_LOST_S
@@ -226,7 +229,42 @@ class Assigner:
             while isinstance(found := self._cast(MODES[name], chosen.device, wanted, retry_lost, now_s), str):
                 name = found
             cast = found
-        mode = MODES[name]
+        return self._assigned_to(name, cast, forecast, wanted)
+
+    def reconsider(self, wanted: RoutingRequest, present: Present, now_s: float) -> Assignment | None:
+        """Return another assignment for the rest of an answer under way, None if it had better go on as it does. now_s:
+        as in `assign`. Raises as that."""
+        if self.forecaster is None:
+            return None
+        self._forget_assigned(now_s)
+        self._vacated = frozenset(each.key for each in present.endpoints.values())
+        try:
+            self.forecaster.begin()
+            staying = self.forecaster.staying(wanted, present)
+            ways, kept = Ways(), Way(present.mode, present.device, present.endpoints)
+            candidates = partial(self._candidates, wanted, ways, False, now_s, besides=kept)
+            chosen = staying and self._collaboration.reconsider(self._state(wanted, candidates), staying)
+            if not chosen or chosen.reason is None:
+                return None
+            cast, predicted = ways.found[chosen.mode, chosen.device]
+            taken = Way(chosen.mode, chosen.device, cast)
+            forecast = self.forecaster.forecast(taken, predicted, wanted, chosen.reason)
+        finally:
+            self._vacated = frozenset()
+        return self._assigned_to(chosen.mode, cast, forecast, wanted)
+
+    def _forget_assigned(self, now_s: float) -> None:
+        """Take over the time, and forget assignments that are known by now, or over."""
+        self._now_s = now_s
+        self._devices.forget_assigned(now_s - ASSIGNED_S)
+        while self._assignments and self._assignments[0][0] < now_s - ASSIGNED_S:
+            self._assigned[self._assignments.popleft()[1]] -= 1
+
+    def _assigned_to(
+        self, name: str, cast: Endpoints, forecast: Forecast | None, wanted: RoutingRequest
+    ) -> Assignment:
+        """Count an assignment, and return it."""
+        mode, now_s = MODES[name], self._now_s
         device = cast.get(role.name) if (role := mode.device_role()) else None
         for endpoint in cast.values():
             if endpoint.device:
@@ -285,30 +323,40 @@ class Assigner:
         named, known = wanted.named, self._devices.records
         if named and not any(name == ANY_DEVICE or name in known for name in named) and not _begun(wanted):
             self._refuse(*named)
-        return self._collaboration.choose(
-            CollaborationState(
-                mode=wanted.mode,
-                device=wanted.device,
-                modes={
-                    name: device_part(mode)
-                    for name, mode in MODES.items()
-                    if wanted.modes is None or name in wanted.modes
-                },
-                best_device=lambda among: self._devices.best(wanted.devices if among is None else among),
-                prompt_tokens=wanted.prompt_tokens,
-                max_tokens=wanted.max_tokens,
-                reader_rate=wanted.reader_rate,
-                budget=wanted.budget,
-                objective=wanted.objective,
-                candidates=candidates,
-            )
+        return self._collaboration.choose(self._state(wanted, candidates))
+
+    def _state(
+        self, wanted: RoutingRequest, candidates: Callable[[Objective], Candidates]
+    ) -> CollaborationState:
+        return CollaborationState(
+            mode=wanted.mode,
+            device=wanted.device,
+            modes={
+                name: device_part(mode)
+                for name, mode in MODES.items()
+                if wanted.modes is None or name in wanted.modes
+            },
+            best_device=lambda among: self._devices.best(wanted.devices if among is None else among),
+            prompt_tokens=wanted.prompt_tokens,
+            max_tokens=wanted.max_tokens,
+            reader_rate=wanted.reader_rate,
+            budget=wanted.budget,
+            objective=wanted.objective,
+            candidates=candidates,
         )
 
     def _candidates(
-        self, wanted: RoutingRequest, ways: Ways, retry_lost: bool, now_s: float, objective: Objective
+        self,
+        wanted: RoutingRequest,
+        ways: Ways,
+        retry_lost: bool,
+        now_s: float,
+        objective: Objective,
+        besides: Way | None = None,
     ) -> Candidates:
         """Return the ways to answer a request that its wishes leave open, and put them into `ways`. Devices after the
-        first one are compared in the modes that come near the best with that one."""
+        first one are compared in the modes that come near the best with that one. besides: the way in which the answer
+        is given up to now, so that only those count which can go on with it."""
         if self.forecaster is None:
             return [], []
         self.forecaster.begin()
@@ -323,6 +371,7 @@ class Assigner:
                 name in wanted.unsuited
                 or (wanted.modes is not None and name not in wanted.modes)
                 or (mode.private and wanted.split is None)
+                or (besides is not None and not mode.takes_over)
             ):
                 continue
             part = device_part(mode)
@@ -336,6 +385,8 @@ class Assigner:
                 except EngineError:
                     continue
                 if isinstance(cast, str) or (device is None and part is DevicePart.MAY and len(cast) < 2):
+                    continue
+                if besides is not None and name == besides.mode and _same(cast, besides.endpoints):
                     continue
                 self._predict(Way(name, device, cast), wanted, ways, objective)
         self.missed = missed
@@ -361,10 +412,10 @@ class Assigner:
 
     def _is_free(self, device: str, wanted: RoutingRequest, ways: Ways) -> bool:
         """Return whether a device has room for a request that it has not refused or lost."""
-        if not self._devices.has_room(device):
+        endpoint = ways.devices[device] = self._device(device)
+        if not self._devices.has_room(device) and endpoint.key not in self._vacated:
             ways.full = True
             return False
-        endpoint = ways.devices[device] = self._device(device)
         return endpoint.key not in wanted.full and endpoint.key not in wanted.lost
 
     def _cast(
@@ -491,13 +542,13 @@ class Assigner:
         return ReplicaView(self._load(endpoint), usd, endpoint.load.first_token_s)
 
     def _load(self, endpoint: EndpointInfo) -> int:
-        return endpoint.sessions + self._assigned[endpoint.key]
+        return max(0, endpoint.sessions + self._assigned[endpoint.key] - (endpoint.key in self._vacated))
 
     def load(self, endpoint: EndpointInfo) -> int:
         """Return the sessions of a replica or a device, with those assigned since the last news."""
         if not endpoint.device:
             return self._load(endpoint)
-        return self._devices.load(endpoint.name)
+        return max(0, self._devices.load(endpoint.name) - (endpoint.key in self._vacated))
 
     def pending(self, target: EndpointInfo, token_s: float) -> float:
         """Return the prompt tokens that a replica has been assigned and not yet taken in, if one takes it `token_s`."""
@@ -507,6 +558,11 @@ class Assigner:
     def queue(self, target: EndpointInfo) -> float:
         """Return a verifier's other sessions, in relation to `batch_limit`."""
         return (self._load(target) - 1) / self.batch_limit
+
+
+def _same(one: Endpoints, other: Endpoints) -> bool:
+    """Return whether the same endpoints have the same roles."""
+    return {role: each.key for role, each in one.items()} == {role: each.key for role, each in other.items()}
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import log
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from tandem.deployments.learning.report import Report
 from tandem.deployments.lru import LRUTable
 from tandem.deployments.modes.alone import kind_of
 from tandem.deployments.modes.base import RouterPart, Surroundings
-from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Prices, RoutingRequest
+from tandem.deployments.request.assignment import EndpointInfo, Endpoints, Present, Prices, RoutingRequest
 from tandem.deployments.request.forecast import SHORT, Forecast
 from tandem.deployments.request.pools import VERIFIER
 from tandem.policies.estimators.correction import FADE, WEIGHT, Correction, Corrections
@@ -114,6 +115,22 @@ class Forecaster:
                 names.append(names[-1] + self._place(each, wanted))
         kind = tuple(names)
         return Predicted(self._corrected(formula, kind), formula, kind)
+
+    def staying(self, wanted: RoutingRequest, present: Present) -> Prediction | None:
+        """Return what the rest of an answer is expected to bring if it goes on as it does: nothing more is taken in,
+        and tokens come as they do now. None where the mode cannot say."""
+        rest = self.predict(present.mode, wanted, present.endpoints)
+        one_token = replace(wanted, max_tokens=wanted.sent + 1)
+        begun = self.predict(present.mode, one_token, present.endpoints)
+        if rest is None or begun is None:
+            return None
+        expected, first = rest.expected, begun.expected
+        return expected._replace(
+            ttft_s=NOTHING,
+            tpot_s=Estimate(present.tpot_s),
+            usd=Estimate(max(0.0, expected.usd.value - first.usd.value)),
+            joules=Estimate(max(0.0, expected.joules.value - first.joules.value)),
+        )
 
     def _place(self, endpoint: EndpointInfo, wanted: RoutingRequest) -> str:
         """Return what tells an endpoint with its load from others, to add to a class."""

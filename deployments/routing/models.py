@@ -10,7 +10,7 @@ from functools import reduce
 from operator import add, or_
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.request.assignment import Assignment, NoEndpoint, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, NoEndpoint, Present, RoutingRequest
 from tandem.deployments.request.pools import pool_name
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.routing import Routing
@@ -77,6 +77,14 @@ class ModelRoutings:
         routing = self._routings.get(wanted.model or self._models[0].name)
         made = None if routing is None else routing.assign_at_once(wanted)
         if routing is not None and made is not None:
+            self._note(routing, made)
+        return made
+
+    def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
+        """Return another assignment for the rest of an answer, as Routing.reconsider."""
+        routing = self.of(wanted.model)
+        made = routing.reconsider(wanted, present)
+        if made is not None:
             self._note(routing, made)
         return made
 

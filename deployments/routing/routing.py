@@ -16,7 +16,14 @@ from tandem.deployments.config.settings import AccountSettings, RouterSettings
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes import MODES
 from tandem.deployments.modes.base import Surroundings
-from tandem.deployments.request.assignment import Assignment, Endpoints, NoEndpoint, Prices, RoutingRequest
+from tandem.deployments.request.assignment import (
+    Assignment,
+    Endpoints,
+    NoEndpoint,
+    Present,
+    Prices,
+    RoutingRequest,
+)
 from tandem.deployments.request.job import NoSuchDevice
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.routing.assigner import Assigner
@@ -142,7 +149,20 @@ class Routing:
     def assign_now(self, wanted: RoutingRequest, waited_s: float = 0.0, now_s: float = 0.0) -> Assignment:
         """Assign as Assigner.assign, and add prices and the mode's briefing."""
         self.assigner.usual_price = per_million(self.accounts.price_in, self.accounts.price_out)
-        made = self.assigner.assign(wanted, waited_s, now_s)
+        return self._briefed(wanted, self.assigner.assign(wanted, waited_s, now_s))
+
+    def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
+        """Return another assignment for the rest of an answer under way, None if it had better go on as it does, or
+        nothing is known."""
+        if not self._informed:
+            return None
+        try:
+            made = self.assigner.reconsider(wanted, present, asyncio.get_running_loop().time())
+        except EngineError:
+            return None
+        return None if made is None else self._briefed(wanted, made)
+
+    def _briefed(self, wanted: RoutingRequest, made: Assignment) -> Assignment:
         prices = self._prices(wanted, made.endpoints)
         briefing = self.modes[made.mode].brief(wanted, made.endpoints, prices)
         return replace(made, prices=prices, briefing=briefing)
@@ -166,14 +186,15 @@ class Routing:
     def learn(self, report: Report) -> None:
         """Take in what an answer has taught; of an account that teaches more than all others, only what is its own."""
         if not self._influence.admits(report.account):
-            report = replace(report, forecast=None, counts=False)
-        self.shared.learn(report)
-        self.forecaster.learn(report)
-        for name, part in self.modes.items():
-            try:
-                part.learn(report, report.taught.get(name))
-            except Exception:  # a bug in one mode's learning must not cost the others' reports
-                logger.exception("mode %s cannot learn from a report", name)
+            report = replace(report, forecast=None, parts=(), counts=False)
+        for told in (*report.by_part(), report):
+            self.shared.learn(told)
+            self.forecaster.learn(told)
+            for name, part in self.modes.items():
+                try:
+                    part.learn(told, told.taught.get(name))
+                except Exception:  # a bug in one mode's learning must not cost the others' reports
+                    logger.exception("mode %s cannot learn from a report", name)
 
     async def keep(self) -> None:
         """Have what modes have learnt written down again and again, where somebody wants it."""

@@ -24,7 +24,7 @@ from tandem.policies.routing.collaboration import (
     Reason,
     collaboration,
 )
-from tandem.policies.routing.objectives import OBJECTIVES, Candidate, Objective, Ranking, ranked
+from tandem.policies.routing.objectives import OBJECTIVES, Candidate, Objective, Prediction, Ranking, ranked
 
 TYPICAL_IN, TYPICAL_OUT = 128, 128
 """Tokens of an answer by which devices are compared before a request comes."""
@@ -44,15 +44,22 @@ class ByPrediction(ExplicitElseCloud):
 
     objective: of requests without one: balanced, fast, cheap or private.
     explore: share of all expected losses that may be spent on trying what does not seem the best; 0: nothing is tried.
+    change: least share of the rest's expected loss that another way must save for an answer to change to it on its way;
+        1: no answer changes.
     seed: of the random numbers.
     """
 
-    def __init__(self, objective: str = "balanced", explore: float = 0.02, seed: int = 0) -> None:
+    def __init__(
+        self, objective: str = "balanced", explore: float = 0.02, change: float = 0.25, seed: int = 0
+    ) -> None:
         if objective not in OBJECTIVES:
             raise ValueError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}")
         if not 0 <= explore <= 1:
             raise ValueError(f"explore must lie between 0 and 1, not {explore}")
+        if not 0 <= change <= 1:
+            raise ValueError(f"change must lie between 0 and 1, not {change}")
         self._objective, self._explore, self._random = OBJECTIVES[objective], explore, Random(seed)
+        self._change = change
         self._saved_usd = self._mean_usd = 0.0
 
     def preference(self, device: DeviceView) -> Preference:
@@ -88,6 +95,24 @@ class ByPrediction(ExplicitElseCloud):
                 candidates=len(candidates),
                 tried=chosen != ranking.best,
                 missed=missed,
+            ),
+        )
+
+    def reconsider(self, state: CollaborationState, present: Prediction) -> Collaboration | None:
+        objective = state.objective or self._objective
+        candidates, losses = state.candidates(objective)
+        ranking, staying = ranked(losses), objective.loss(present)
+        if ranking is None or losses[ranking.best] >= (1.0 - self._change) * staying:
+            return None
+        way, second = candidates[ranking.best], ranking.second
+        return Collaboration(
+            way.mode,
+            way.device,
+            Reason(
+                loss=losses[ranking.best],
+                second=None if second is None else candidates[second],
+                second_loss=0.0 if second is None else losses[second],
+                candidates=len(candidates),
             ),
         )
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tandem.policies.base import Registry
-from tandem.policies.routing.objectives import Candidate, Objective
+from tandem.policies.routing.objectives import Candidate, Objective, Prediction
 
 ANY_DEVICE = "any"
 
@@ -132,6 +132,13 @@ class CollaborationPolicy(Protocol):
         """
         ...
 
+    def reconsider(self, state: CollaborationState, present: Prediction) -> Collaboration | None:
+        """Return another way for the rest of an answer that is under way; None if it had better go on as it does.
+
+        present: expectation of the rest as it goes on now. The state's candidates are the other ways.
+        """
+        ...
+
 
 collaboration: Registry[CollaborationPolicy] = Registry("collaboration")
 
@@ -166,3 +173,6 @@ class ExplicitElseCloud:
         if best is not None:
             return Collaboration(mode, best.name)
         return Collaboration(mode, wanted[0] if isinstance(wanted, tuple) else wanted)
+
+    def reconsider(self, state: CollaborationState, present: Prediction) -> Collaboration | None:
+        return None

@@ -20,7 +20,7 @@ from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sections import section
 from tandem.deployments.outbox import Outbox
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, Load, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Load, Present, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import DEVICE, DRAFTER, MIDDLE, VERIFIER
 from tandem.deployments.request.session import Dial, Reach
@@ -167,6 +167,7 @@ class World:
             replace(self._services, outer=outer),
             self.config.limits.limits(),
             report=self.answered,
+            reconsider=self.reconsider,
         )
         made.compares = self.config.router.compares
         return made
@@ -191,6 +192,14 @@ class World:
         self.served[wanted.request] = self._server(assignment)
         self.refresh_soon()
         return assignment
+
+    async def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
+        """Ask the router for another way to go on, as Routing.reconsider."""
+        made = self.routing.reconsider(wanted, present)
+        if made is not None:
+            self.served[wanted.request] = self._server(made)
+            self.refresh_soon()
+        return made
 
     async def ask(self, mode: str, question: object) -> Any:
         """Ask a mode's part at the router, see Routing.ask."""

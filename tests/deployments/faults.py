@@ -10,7 +10,7 @@ from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.config.settings import AccountSettings
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Services
-from tandem.deployments.modes.executor import Executor
+from tandem.deployments.modes.executor import Executor, Reconsider
 from tandem.deployments.modes.race.settings import RaceSettings
 from tandem.deployments.modes.speculative.settings import SpeculativeSettings
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
@@ -139,9 +139,12 @@ class World:
         middles: Sequence[Engine] = (),
         accounts: AccountSettings | None = None,
         services: Services | None = None,
+        reconsider: Reconsider | None = None,
         **modes: Strict,
     ) -> None:
-        """services: what the executor's process offers beside the router; modes: their settings, by name."""
+        """services: what the executor's process offers beside the router; reconsider: as in Executor; modes: their
+        settings, by name."""
+        self.reconsider = reconsider
         self.engines: dict[str, Engine] = {}
         self.gone: list[EndpointInfo] = []  # as reported
         self.wanted: list[RoutingRequest] = []  # as the router was asked
@@ -179,6 +182,7 @@ class World:
             services,
             self._limits,
             self._report,
+            reconsider=self.reconsider,
         )
 
     async def _replaces(self, endpoint: EndpointInfo) -> bool:

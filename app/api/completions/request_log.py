@@ -127,6 +127,7 @@ class Record:
             drafted=sum(figures.drafted for figures in speculation),
             accepted=sum(figures.accepted for figures in speculation),
             replans=sum(job.replans for job in jobs),
+            changes=tuple(change.forecast.mode for job in jobs for change in job.changes),
             usd=sum(job.usd for job in jobs),
             joules=sum(job.joules for job in jobs),
             counted=dict(counted),
@@ -143,7 +144,7 @@ class Record:
             forecasts=tuple(
                 each
                 for job in jobs
-                if whole and job.forecast is not None and not job.replans
+                if whole and job.forecast is not None and not (job.replans or job.changes)
                 for each in job.forecast.compared(job.ttft_s, job.tpot_s, job.tokens)
             ),
         )

@@ -94,6 +94,17 @@ class Came(_Part):
     joules: float
 
 
+class Changed(_Part):
+    """Change of mode or device on the way, as the rest was expected to be better so.
+
+    position: tokens of the answer before it.
+    chosen: expectation of the rest.
+    """
+
+    position: int
+    chosen: Outlook
+
+
 class Why(_Part):
     """Reasons of the choice of mode and device, where the server's policy compared them, and the request's privacy.
 
@@ -105,6 +116,7 @@ class Why(_Part):
     ways: number of ways that were compared.
     tried: whether a way was chosen that did not seem the best, to learn of it.
     limit_missed: whether nothing was expected to keep the limit of seconds to the first token.
+    changes: changes of mode or device on the way, the first one first.
     replaced: number of different private parts that stand-ins stood for, by kind; null where the request left as it is.
     """
 
@@ -115,6 +127,7 @@ class Why(_Part):
     ways: int = 0
     tried: bool = False
     limit_missed: bool = False
+    changes: list[Changed] = []
     replaced: dict[str, int] | None = None
 
 
@@ -140,6 +153,9 @@ def why(jobs: Sequence[JobStats], replaced: Mapping[str, int] | None = None) -> 
         ways=reason.candidates,
         tried=reason.tried,
         limit_missed=reason.missed,
+        changes=[
+            Changed(position=at, chosen=Outlook.of(to.mode, to.device, to.expected)) for at, to in job.changes
+        ],
         replaced=parts,
     )
 

@@ -79,6 +79,7 @@ class RaceMode(Mode):
     )
     section, settings = "racing", RaceSettings
     router = RaceRouter
+    takes_over = False  # an answer that has its first token has nothing to race for
     figures = Racing
     local = True
     afar = False  # a device plans races itself, with its own statistics and budget (see `app.device.local_router`)

@@ -120,6 +120,7 @@ class SketchMode(Mode):
     briefing = SketchBriefing
     section, settings, options = NAME, SketchSettings, SketchOptions
     router = Expansions
+    takes_over = False
     figures = Sketched
     afar = False  # places are the router's
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tandem.app.api.stats.why import why
 from tandem.app.cli.main import cli
-from tandem.deployments.request.forecast import Forecast
+from tandem.deployments.request.forecast import Change, Forecast
 from tandem.deployments.request.job import JobStats
 from tandem.policies.routing.collaboration import Reason
 from tandem.policies.routing.objectives import Candidate, Estimate, Prediction
@@ -28,9 +28,11 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(cli, ["explain", *arguments], input=stdin)
 
 
-def told(reason: Reason) -> str:
+def told(reason: Reason, *changes: Change) -> str:
     """Return an answer's JSON."""
-    reasons = why([JobStats(ttft_s=0.4, total_s=0.9, tokens=11, forecast=FORECAST._replace(reason=reason))])
+    forecast = FORECAST._replace(reason=reason)
+    stats = JobStats(ttft_s=0.4, total_s=0.9, tokens=11, forecast=forecast, changes=list(changes))
+    reasons = why([stats])
     assert reasons is not None
     return json.dumps({"tandem": {"why": reasons.model_dump()}})
 
@@ -52,6 +54,12 @@ def test_a_response_that_is_kept(backend: NullBackend, url: str, monkeypatch: py
     assert ttft.startswith("ttft_s\t0.5 (0.3")
     assert json.loads(run(made["id"], "--json").stdout) == made["tandem"]["why"]
     assert "resp_none" in run("resp_none").stderr
+
+
+def test_a_change_on_the_way() -> None:
+    to = Forecast("cloud", None, EXPECTED, EXPECTED, ("cloud",))
+    shown = run("-", stdin=told(REASON, Change(5, to)))
+    assert "Tokens came late: after 5 of them the answer went on in cloud." in shown.stdout.splitlines()
 
 
 def test_an_answer_on_stdin() -> None:

@@ -93,7 +93,30 @@ def test_devices_are_preferred_that_would_answer_soonest() -> None:
     assert policy.preference(slow) < policy.preference(DeviceView("u", 0.0, 0)), "it does not tell its speed"
 
 
-@pytest.mark.parametrize("wrong", [{"objective": "best"}, {"explore": 2.0}])
+@pytest.mark.parametrize("wrong", [{"objective": "best"}, {"explore": 2.0}, {"change": -0.1}])
 def test_wrong_parameters_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must"):
         ByPrediction(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_answer_changes_only_to_a_way_that_saves_enough_of_the_rest() -> None:
+    """The cloud's 100 tokens are expected to take 0.2 + 2 s more: a loss of 0.0012."""
+    policy, present = ByPrediction(), replace_tpot(RACE.expected, 0.1)
+    changed = policy.reconsider(state(CLOUD), present)
+    assert changed is not None
+    assert (changed.mode, changed.device) == ("cloud", None)
+    assert changed.reason is not None
+    assert policy.reconsider(state(CLOUD), replace_tpot(RACE.expected, 0.025)) is None, "it saves too little"
+    assert policy.reconsider(state(), present) is None, "there is no other way"
+    assert ByPrediction(change=1.0).reconsider(state(CLOUD), present) is None
+
+
+def test_an_answer_does_not_change_to_what_its_limits_forbid() -> None:
+    present = replace_tpot(OWN.expected, 1.0)
+    assert ByPrediction().reconsider(state(CLOUD), present) is not None
+    assert ByPrediction().reconsider(state(CLOUD, objective=OBJECTIVES["private"]), present) is None
+
+
+def replace_tpot(expected: Prediction, tpot_s: float) -> Prediction:
+    """Return the expectation of an answer that goes on with so many seconds per token."""
+    return expected._replace(ttft_s=Estimate(0.0), tpot_s=Estimate(tpot_s))
