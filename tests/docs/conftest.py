@@ -67,6 +67,7 @@ def exposed() -> list[Sample]:
             answer_tokens=(2,),
             decode_s=(0.1,),
             gaps_s=gaps_s,
+            changes=("device",),
             forecasts=(Compared("ttft_s", 1.0, True),),
         )
     )

@@ -19,13 +19,18 @@ def shown(metrics: Metrics, as_openmetrics: bool = False) -> str:
 def test_requests_add_up_whoever_tells_of_them() -> None:
     metrics = Metrics({"tandem": Snapshot})
     for tokens in (3, 4):
-        metrics.observe(Observation("race", 200, origins={"device": tokens}, usd=0.5, replans=1, joules=2.0))
+        metrics.observe(
+            Observation(
+                "race", 200, origins={"device": tokens}, usd=0.5, replans=1, joules=2.0, changes=("cloud",)
+            )
+        )
     text = shown(metrics)
     assert 'tandem_requests_total{mode="race",status="200"} 2.0' in text
     assert 'vllm:generation_tokens_total{model_name="tandem",origin="device"} 7.0' in text
     assert 'tandem_usd_total{mode="race"} 1.0' in text
     assert 'tandem_device_joules_total{mode="race"} 4.0' in text
     assert 'tandem_replans_total{mode="race"} 2.0' in text
+    assert 'tandem_mode_changes_total{mode="cloud"} 2.0' in text
 
 
 def test_an_adapters_requests_count_under_its_name_and_unknown_ones_under_the_first_models() -> None:
