@@ -30,7 +30,7 @@ from tandem.app.served import routed
 from tandem.app.settings import AnyEngine, AnyPool, Pool, Settings
 from tandem.deployments.config.reconfigure import Live
 from tandem.deployments.control.access import Access, AccessLive
-from tandem.deployments.control.router import Router, RouterLive
+from tandem.deployments.control.router import Router, RouterLive, RouterPlan
 from tandem.deployments.control.scheduler import Scheduler, SchedulerLive
 from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.pools.autoscaling import EVERY_S
@@ -70,16 +70,14 @@ def application(args: Settings) -> Application:
     scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.endpoint)
     live = AccessLive(accounts=args.accounts)
     access = _control(serve.deployment(Access)).bind(live, args.ledger, args.api.responses, args.api.resume_s)
-    router = _control(serve.deployment(Router)).bind(
-        scheduler,
-        access,
-        routed(args),
-        RouterLive(**{key: getattr(args, key) for key in RouterLive.model_fields}),
+    plan = RouterPlan(
+        routed(args), RouterLive(**{key: getattr(args, key) for key in RouterLive.model_fields})
     )
+    router = _control(serve.deployment(Router)).bind(scheduler, access, *plan)
     gateway = None
     if args.gateway is not None:
         gateway = _control(serve.deployment(Gateway), args.gateway.replicas).bind(
-            router, access, scheduler, args.gateway, args.gate, args.endpoint, args.limits
+            router, access, scheduler, args.gateway, args.endpoint, args.limits, plan
         )
     ingress = _control(Ingress, args.ingress_replicas, drain_s=args.api.drain_s)
     return ingress.bind(router, access, scheduler, args, gateway)

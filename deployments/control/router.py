@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray.serve.handle import DeploymentHandle
 
@@ -56,6 +56,16 @@ class RouterLive(Live):
     router: RouterSettings = RouterSettings()
     accounts: AccountSettings = AccountSettings()
     gate: GateSettings = GateSettings()
+
+
+class RouterPlan(NamedTuple):
+    """What a router is made of, and a front door's stand-in for it.
+
+    models: that clients may ask for, the first one also by no name.
+    """
+
+    models: Sequence[RoutedModel]
+    live: RouterLive
 
 
 def routings(models: Sequence[RoutedModel], live: RouterLive, keys: HandleClient) -> ModelRoutings:

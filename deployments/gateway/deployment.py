@@ -21,8 +21,10 @@ from tandem.cluster.wire.listener import serve_engines
 from tandem.cluster.wire.peers import Peers
 from tandem.cluster.wire.server import EngineHandler
 from tandem.deployments.admission.client import Entrance
-from tandem.deployments.config.settings import GateSettings, LimitSettings, ServerTls, Strict
+from tandem.deployments.config.settings import LimitSettings, ServerTls, Strict
 from tandem.deployments.control.access_client import AccessClient
+from tandem.deployments.control.calls import HandleClient
+from tandem.deployments.control.router import RouterPlan, routings
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.connected_devices import ConnectedDevices
@@ -73,15 +75,16 @@ class Gateway:
         access: DeploymentHandle,
         scheduler: DeploymentHandle,
         settings: GatewaySettings,
-        gate: GateSettings,
         endpoint: EndpointSettings,
         limits: LimitSettings,
+        plan: RouterPlan,
     ) -> None:
         join_serves_log()
         carry_messages()
-        self._router = RouterClient(router, limits, gate)
-        self._access = AccessClient(access, self._router, limits)
         self._scheduler = SchedulerClient(scheduler, limits.open_s)
+        stand_in = partial(routings, *plan, HandleClient(access)), self._scheduler.follow
+        self._router = RouterClient(router, limits, plan.live.gate, stand_in)
+        self._access = AccessClient(access, self._router, limits)
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=limits.wire())
         cloud = self._cloud = Cloud(
             assign=self._router.assign,
@@ -164,7 +167,7 @@ class Gateway:
         for task in self._loops:
             task.cancel()
         await self._exit.aclose()
-        self._router.flush()
+        self._router.close()
         self._cloud.entrance.close()
         await self._access.close()
         await self._peers.close()
