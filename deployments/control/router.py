@@ -59,7 +59,7 @@ class RouterLive(Live):
 
 
 class RouterPlan(NamedTuple):
-    """What a router is made of, and a front door's stand-in for it.
+    """Models and settings of a router, and of its stand-in at a front door.
 
     models: that clients may ask for, the first one also by no name.
     """
