@@ -23,6 +23,8 @@ DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence", "hang", "middle", "frozen")
 HANGS = 0.2
 """Share of seeds in which an engine hangs."""
+CHOSEN = 0.3
+"""Share of seeds in which policy `auto` chooses most requests' modes, and may change them on the way."""
 KEYED = 0.3
 """Share of seeds whose requests come with keys."""
 SPARE_TOKENS = 8
@@ -78,6 +80,8 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     )  # separate generators: draws from one leave the others as they are
     split, sketch = Random(f"split of {seed}"), Random(f"sketches of {seed}")
     held, burst = Random(f"models of {seed}"), Random(f"bursts of {seed}")
+    choice = Random(f"choices of {seed}")
+    chosen = choice.random() < CHOSEN
     others = [
         {
             "rates": {"prefill_tokens_per_s": 500, "decode_tokens_per_s": rate},
@@ -99,6 +103,12 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
             "router": {
                 "routing": {"name": random.choice(["jsq", "round_robin", "random"])},
                 "wait_s": WAIT_S,
+                "collaboration": {
+                    "name": "auto",
+                    "parameters": {"explore": 0.2, "change": choice.choice([0.0, 0.25])},
+                }
+                if chosen
+                else {"name": "explicit"},
             },
             "racing": {"dispatch": {"name": random.choice(["disco", "stochastic", "server", "device"])}},
             "accounts": {
@@ -174,6 +184,8 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
         )
         for arrival_s in sorted(random.uniform(0, LAST_FAULT_S) for _ in range(random.randint(3, 16)))
     ]
+    if chosen:
+        requests = [replace(each, mode=each.mode if choice.random() < 0.3 else None) for each in requests]
     if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
         races = [_short_race(more, devices) for _ in range(SHORT_RACES)]
         if burst.random() < 0.5:  # about as many at once as fit the devices
