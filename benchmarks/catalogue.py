@@ -38,6 +38,7 @@ BENCHMARKS = {
     "hat": Benchmark("hat.evaluation", 8),
     "hat_chunks": Benchmark("hat.chunks", 5),
     "hat_leakage": Benchmark("hat.leakage", 4),
+    "hat_bottleneck": Benchmark("hat.bottleneck", 6),
     "hat_wire": Benchmark("hat.wire", 2),
     "privacy": Benchmark("hat.privacy", 0.2),
     "pice_bound": Benchmark("pice.bound", 6),

@@ -23,7 +23,7 @@ the share of next tokens that are what they were, at that noise.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from random import Random
 from typing import Any, NamedTuple
@@ -71,10 +71,18 @@ class Victim:
         self.shallow.layers = self.shallow.layers[:depth]
         self.shallow.norm = nn.Identity()
 
+    def sent(self, hidden: Tensor) -> Tensor:
+        """Return what a device sends of hidden states; here all of them."""
+        return hidden
+
+    def received(self, sent: Tensor) -> Tensor:
+        """Return the hidden states with which the middle goes on."""
+        return sent
+
     def states(self, ids: list[int], noise: float, generator: torch.Generator) -> Tensor:
-        """Return the uploaded states of a text, [tokens, hidden]."""
+        """Return what is uploaded of a text, [tokens, hidden]."""
         hidden = self.shallow(torch.tensor([ids])).last_hidden_state[0]
-        return noisy(hidden, noise, generator).half().float()
+        return noisy(self.sent(hidden), noise, generator).half().float()
 
     def invert(self, states: Tensor, candidates: Tensor) -> list[int]:
         """The tokens whose states come nearest, one after the other. candidates: [tokens, CANDIDATES]."""
@@ -83,28 +91,33 @@ class Victim:
         for state, tried in zip(states, candidates, strict=True):
             cache.batch_repeat_interleave(len(tried))
             hidden = self.shallow(tried[:, None], past_key_values=cache).last_hidden_state[:, 0]
-            best = int((hidden - state).square().sum(-1).argmin())
+            best = int((self.sent(hidden) - state).square().sum(-1).argmin())
             cache.batch_select_indices(torch.tensor([best]))
             found.append(int(tried[best]))
         return found
 
     def next_tokens(self, ids: list[int], noise: float, generator: torch.Generator) -> Tensor:
-        """Return the whole model's next token after each token if the middle is given noisy states, [tokens]."""
+        """Return the whole model's next token after each token if the middle is given what is uploaded, [tokens]."""
+        given = torch.tensor([ids])
+        return self.logits(given, lambda sent: noisy(sent, noise, generator))[0].argmax(-1)
 
-        def disturb(
-            _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
-        ) -> tuple[Any, dict[str, Any]]:
+    def logits(self, ids: Tensor, changed: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the whole model's logits, [texts, tokens, vocab], if what is sent is changed on its way. ids: [texts,
+        tokens]."""
+
+        def cut(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             if args:
-                return (noisy(args[0], noise, generator), *args[1:]), options
-            return args, options | {"hidden_states": noisy(options["hidden_states"], noise, generator)}
+                return (self.received(changed(self.sent(args[0]))), *args[1:]), options
+            hidden = self.received(changed(self.sent(options["hidden_states"])))
+            return args, options | {"hidden_states": hidden}
 
         layers: Any = self.whole.model.layers
-        hook = layers[self.depth].register_forward_pre_hook(disturb, with_kwargs=True)
+        hook = layers[self.depth].register_forward_pre_hook(cut, with_kwargs=True)
         try:
-            said: Tensor = self.whole(torch.tensor([ids])).logits[0].argmax(-1)
+            logits: Tensor = self.whole(ids).logits
         finally:
             hook.remove()
-        return said
+        return logits
 
 
 class Probe(nn.Module):
@@ -114,15 +127,16 @@ class Probe(nn.Module):
     embedding: Tensor
     scale: Tensor
 
-    def __init__(self, victim: Victim, scale: Tensor) -> None:
+    def __init__(self, victim: Victim, scale: Tensor, width: int) -> None:
+        """width: numbers of a state."""
         super().__init__()
         embedding = victim.whole.model.embed_tokens.weight.detach().clone()
         self.register_buffer("embedding", nn.functional.normalize(embedding, dim=-1))
         self.register_buffer("scale", scale)
-        self.map = nn.Linear(embedding.shape[1], embedding.shape[1])
+        self.map = nn.Linear(width, embedding.shape[1])
 
     def forward(self, states: Tensor) -> Tensor:
-        """[tokens, hidden] to logits [tokens, vocab]."""
+        """[tokens, width] to logits [tokens, vocab]."""
         return nn.functional.linear(self.map(states / self.scale), self.embedding)
 
 
@@ -132,7 +146,7 @@ def train_probe(victim: Victim, texts: Texts, noise: float, generator: torch.Gen
     tokens = torch.tensor([token for ids in texts for token in ids])
     with torch.inference_mode(False), torch.enable_grad():
         states = states.clone()
-        probe = Probe(victim, states.square().mean().sqrt())
+        probe = Probe(victim, states.square().mean().sqrt(), states.shape[-1])
         optimiser = torch.optim.AdamW(probe.parameters(), lr=0.02)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, PROBE_STEPS)
         for _ in range(PROBE_STEPS):
@@ -155,8 +169,8 @@ def attack(victim: Victim, public: Texts, prompts: Texts, noise: float) -> Recov
         candidates = probe(states).topk(CANDIDATES).indices
         by_probe += _same(candidates[:, 0].tolist(), ids)
         by_inversion += _same(victim.invert(states, candidates), ids)
-        clean, disturbed = (victim.next_tokens(ids, share, generator) for share in (0.0, noise))
-        kept += _same(clean.tolist(), disturbed.tolist())
+        clean = victim.whole(torch.tensor([ids])).logits[0].argmax(-1)
+        kept += _same(clean.tolist(), victim.next_tokens(ids, noise, generator).tolist())
     total = sum(map(len, prompts))
     return Recovered(by_probe / total, by_inversion / total, kept / total)
 
