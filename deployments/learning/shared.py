@@ -19,6 +19,9 @@ KEPT = 1024
 """Models that were not used for longest are forgotten first."""
 FIRST_S, TOKEN_S = 0.3, 5e-4
 """Assumed time of an unknown target to its first token: of any prompt, and of each token."""
+COLD, FEW = 3.0, 2
+"""Ratio to the second answer's time to a first token from which on the first one was late because all was cold, and
+number of answers from which on their times do not count as assumed."""
 STEP_S, SESSION_S = 0.04, 1e-3
 """Assumed time of its later tokens: of any, and of each session beside it."""
 PREFILL_S, DECODE_S = 0.005, 0.05
@@ -37,6 +40,28 @@ AGREES_KEPT = 2048.0
 """Tokens over which that share is averaged."""
 
 
+class FirstTimes(StepTimeModel):
+    """Times to first tokens, by tokens of prompts. The very first one does not count any more when the second shows
+    that it was late because engine or machine were cold."""
+
+    __slots__ = ("_assumed", "_first_s")
+
+    def __init__(self, base_s: float, token_s: float) -> None:
+        super().__init__(base_s, token_s)
+        self._assumed, self._first_s = (base_s, token_s), 0.0
+
+    def note(self, tokens: int, seconds: float) -> None:
+        if self.seen == 1 and self._first_s > COLD * seconds:
+            super().__init__(*self._assumed)
+        self._first_s = seconds
+        super().note(tokens, seconds)
+
+    @property
+    def few(self) -> bool:
+        """Whether they count as assumed, as there are so few."""
+        return self.seen < FEW
+
+
 class TargetTimes:
     """Times of one model's replicas.
 
@@ -48,7 +73,7 @@ class TargetTimes:
     __slots__ = ("first", "rates", "step")
 
     def __init__(self) -> None:
-        self.first, self.step = StepTimeModel(FIRST_S, TOKEN_S), StepTimeModel(STEP_S, SESSION_S)
+        self.first, self.step = FirstTimes(FIRST_S, TOKEN_S), StepTimeModel(STEP_S, SESSION_S)
         self.rates: deque[float] = deque(maxlen=READERS_KEPT)
 
     def hurried(self, step_s: float) -> float:
@@ -75,7 +100,7 @@ class DeviceTimes:
     __slots__ = ("decode", "first")
 
     def __init__(self) -> None:
-        self.first, self.decode = StepTimeModel(0.0, PREFILL_S), MovingAverage(DECODE_S)
+        self.first, self.decode = FirstTimes(0.0, PREFILL_S), MovingAverage(DECODE_S)
 
 
 class Agreement:

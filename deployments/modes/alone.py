@@ -72,7 +72,7 @@ def _target_alone(around: Surroundings, wanted: RoutingRequest, target: Endpoint
     if times.step.seen:  # whoever is in a step waits for all of its positions, the prompts' among them
         positions = tokens + wanted.prompt_tokens
         slowed_s = min(load, limit) * times.hurried(step_s) * times.step.token_s * positions
-    assumed = not (times.first.seen and times.step.seen)
+    assumed = times.first.few or not times.step.seen
     return Alone(first_s + waiting * tokens * step_s / limit, step_s, slowed_s, assumed)
 
 
@@ -135,6 +135,7 @@ def _device_alone(around: Surroundings, wanted: RoutingRequest, device: Endpoint
         times = around.shared.measured(device.name)
         if times is not None and times.first.seen:
             first_s = shared * times.first.step_s(known)
+            assumed = assumed or times.first.few
         else:
             first_s, assumed = device.rtt_s + shared * (PREFILL_S * known + decode_s), True
     return Alone(first_s + device.load_s, shared * decode_s, assumed=assumed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -413,3 +414,29 @@ def test_a_prompt_costs_others_what_its_positions_add_to_their_steps() -> None:
     assert short is not None
     assert long is not None
     assert long.expected.others_s - short.expected.others_s < 0.5 * 1000 * 2e-3
+
+
+def test_a_first_answer_that_was_late_because_all_was_cold_is_forgotten() -> None:
+    """A program maps its weights with its first answer, and other answers are not expected to be as late."""
+    made, expected_s = router(phone("a")), {30: 0.6, 90: 1.2}
+    for turn in range(12):
+        for mode in ("cloud", "speculative"):
+            wanted = RoutingRequest(mode, prompt_tokens=30 + 60 * (turn % 2), max_tokens=200)
+            asked = made.assign_now(wanted, now_s=10.0 * turn)
+            cold = turn == 0 and mode == "cloud"
+            made.learn(came(asked, 8.0 if cold else expected_s[wanted.prompt_tokens], 0.05))
+    for turn, (mode, tokens) in enumerate(product(("cloud", "speculative"), expected_s), 100):
+        wanted = RoutingRequest(mode, prompt_tokens=tokens, max_tokens=200)
+        last = made.assign_now(wanted, now_s=10.0 * turn).forecast
+        assert last is not None
+        assert last.expected.ttft_s.value == pytest.approx(expected_s[tokens], rel=0.15)
+
+
+def test_a_target_that_is_slow_is_known_from_its_first_answers() -> None:
+    made = router()
+    for turn in range(3):
+        wanted = replace(OPEN, modes=("cloud",))
+        made.learn(came(made.assign_now(wanted, now_s=10.0 * turn), 8.0, 0.5))
+    last = made.assign_now(replace(OPEN, modes=("cloud",)), now_s=1e3).forecast
+    assert last is not None
+    assert last.expected.ttft_s.value == pytest.approx(8.0, rel=0.2)
