@@ -74,7 +74,7 @@ BENCHMARKS = {
     "policies": Benchmark("speed.policies", 0.5),
     "simulator": Benchmark("speed.simulator", 12),
     "tracing": Benchmark("speed.tracing", 1),
-    "versus_vllm": Benchmark("speed.versus_vllm", 8),
+    "versus_vllm": Benchmark("speed.versus_vllm", 20),
     "wire": Benchmark("speed.wire", 1),
 }
 """By the name that `python -m benchmarks` knows it by, folder by folder."""
