@@ -139,9 +139,7 @@ class Assigner:
         self._prompts: LRUTable[str, tuple[float, float]] = LRUTable(KEPT)  # pending tokens, and at what time
         self._now_s = 0.0
         self._assignments = deque[tuple[float, str]]()  # when each of them was assigned
-        self._vacated: frozenset[str] = (
-            frozenset()
-        )  # endpoints that an answer would leave which is looked at anew
+        self._vacated = frozenset[str]()  # endpoints that the answer would leave which is looked at anew
         self._kept_until_s: dict[str, float] = {}  # endpoints that begun answers found full, by key
 
     @property
