@@ -181,6 +181,11 @@ class Quotas:
             usd = sum(self._usd(entry.model, room) for room in entry.rooms)
             _check_dollars(usd, limits.spending, bound, bound.spent.since, bound.quota.usd)
 
+    def limits_usd(self, job: int) -> bool:
+        """Return whether dollars are reserved for an answer, so that it had better not cost more than was expected."""
+        reserved = self._reserved.get(job)
+        return reserved is not None and bool(reserved.usd)
+
     def _usd(self, model: str, room: Room) -> float:
         """Return the most that an answer costs at the server: it may have to take in what was begun elsewhere."""
         return self._price(model).of(room.prompt + room.output, room.output)

@@ -155,8 +155,13 @@ class Router:
             return await self._routings.assign(wanted)
 
     async def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
-        """Return another assignment for the rest of an answer, as Routing.reconsider."""
-        return self._routings.reconsider(wanted, present)
+        """Return another assignment for the rest of an answer, as Routing.reconsider; none for keys with a limit on
+        dollars, as what the answer has so far is paid for again where it goes on."""
+        return (
+            None
+            if self._gate.quotas.limits_usd(wanted.request)
+            else self._routings.reconsider(wanted, present)
+        )
 
     async def ask_mode(self, model: str, mode: str, question: object) -> Any:
         """Put a request's question to its mode's part, see Routing.ask."""

@@ -171,6 +171,10 @@ class House:
 
         return await self.router.ask(ask)
 
+    def limits_usd(self, request: int) -> bool:
+        """Return whether dollars are reserved for an answer."""
+        return self._gate.quotas.limits_usd(request)
+
     def left(self, replica: str, requests: Sequence[int]) -> None:
         """Tell the gate, as RemoteGate, if there is one."""
         if self.router.up:

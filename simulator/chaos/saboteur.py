@@ -11,7 +11,7 @@ from typing import Any
 from tandem.deployments.admission.controller import LEARNING_S
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.race.router import RaceBriefing
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, Present, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import MIDDLE, VERIFIER
 from tandem.deployments.routing.routing import Routing
@@ -74,6 +74,13 @@ class FragileWorld(World):
         assignment = await self._router.ask(partial(super().assign, wanted))
         self._note_plan(wanted, assignment)
         return assignment
+
+    async def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
+        async def ask() -> Assignment | None:
+            limited = self.house is not None and self.house.limits_usd(wanted.request)
+            return None if limited else await super(FragileWorld, self).reconsider(wanted, present)
+
+        return await self._router.ask(ask)
 
     async def ask(self, mode: str, question: object) -> Any:
         return await self._router.ask(partial(super().ask, mode, question))

@@ -332,6 +332,15 @@ def test_dollars_are_kept_to_with_fifty_at_once(answers: list[tuple[int, float]]
     asyncio.run(run())
 
 
+async def test_it_is_known_of_which_answers_the_dollars_are_limited(clock: Clock) -> None:
+    there = charging(clock)
+    await there.enter("api", paid(1, 40, usd=0.5))
+    await there.enter("api", paid(2, 40, usd=None, tokens_per_minute=1000))
+    assert [there.quotas.limits_usd(job) for job in (1, 2, 3)] == [True, False, False]
+    there.quotas.used("a", 40, 1, Standing(Spent(SINCE, 0.45)))
+    assert not there.quotas.limits_usd(1)
+
+
 async def test_dollars_that_are_spent_are_another_refusal_than_reserved_ones(clock: Clock) -> None:
     there = charging(clock)
     await there.enter("api", paid(1, 40, usd=0.5))
