@@ -42,7 +42,7 @@ BENCHMARKS = {
     "hat_wire": Benchmark("hat.wire", 2),
     "privacy": Benchmark("hat.privacy", 0.2),
     "pice_bound": Benchmark("pice.bound", 6),
-    "pice_live": Benchmark("pice.live", 18),
+    "pice_live": Benchmark("pice.live", 13),
     "pice_quality": Benchmark("pice.quality", 6),
     "pice_suitability": Benchmark("pice.decision", 0.1),
     "pice_table3": Benchmark("pice.table3", 15),
