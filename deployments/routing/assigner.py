@@ -210,7 +210,7 @@ class Assigner:
             self._kept_until_s |= dict.fromkeys(wanted.full, now_s + FIRST_S)
         wanted, ways, retry_lost = self._without_left(wanted, waited_s), Ways(), waited_s >= RETRY_LOST_S
         try:
-            chosen = self._choose(wanted, partial(self._candidates, wanted, ways, retry_lost, now_s))
+            chosen = self._choose(wanted, partial(self._candidates, wanted, ways, retry_lost, now_s, None))
         except NothingAllowed as error:
             if ways.full:
                 raise NoCapacity("the devices that keep the request's limits are full", FULL_S) from None
@@ -240,7 +240,7 @@ class Assigner:
             self.forecaster.begin()
             staying = self.forecaster.staying(wanted, present)
             ways, kept = Ways(), Way(present.mode, present.device, present.endpoints)
-            candidates = partial(self._candidates, wanted, ways, False, now_s, besides=kept)
+            candidates = partial(self._candidates, wanted, ways, False, now_s, kept)
             chosen = staying and self._collaboration.reconsider(self._state(wanted, candidates), staying)
             if not chosen or chosen.reason is None:
                 return None
@@ -349,12 +349,12 @@ class Assigner:
         ways: Ways,
         retry_lost: bool,
         now_s: float,
+        besides: Way | None,
         objective: Objective,
-        besides: Way | None = None,
     ) -> Candidates:
         """Return the ways to answer a request that its wishes leave open, and put them into `ways`. Devices after the
         first one are compared in the modes that come near the best with that one. besides: the way in which the answer
-        is given up to now, so that only those count which can go on with it."""
+        is given up to now, so that only those count which can go on with it; None for a new one."""
         if self.forecaster is None:
             return [], []
         self.forecaster.begin()
