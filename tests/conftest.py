@@ -142,13 +142,15 @@ def cluster() -> Iterator[LocalRay]:
 
 @pytest.fixture(scope="session")
 def application(cluster: LocalRay, tmp_path_factory: pytest.TempPathFactory) -> Running:
-    """The application as `make up` deploys it, on a free port, with the embedded models."""
+    """The application as `make up` deploys it, on a free port, with the embedded models. What a request leaves open is
+    not chosen by what others have taught."""
     from tandem.app.cli.server.up import CONFIG, deploy, wait_until_ready
 
     deployment = yaml.safe_load(CONFIG.read_text())
     deployment["http_options"]["port"] = port = free_port()
     arguments = deployment["applications"][0]["args"]
     arguments["endpoint"] = {"token": WIRE_TOKEN}
+    arguments["router"] = {"collaboration": {"name": "explicit"}}
     arguments["ledger"] = {"path": str(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")}
     deploy(deployment, cluster.dashboard)
     address = f"http://127.0.0.1:{port}"

@@ -165,7 +165,8 @@ def test_the_gpu_file_fits_a_gpu_of_80_gb(
 def test_the_local_file_answers(application: Running, cluster: LocalRay) -> None:
     asked = arguments(yaml.safe_load(CONFIG.read_text()))
     found = deployed(cluster.dashboard, cluster.folder)["args"]
-    assert changed(asked, found) == {"endpoint.token", "ledger.path"}, "by the fixture"
+    by_the_fixture = {"endpoint.token", "ledger.path", "router.collaboration.name"}
+    assert changed(asked, found) == by_the_fixture
     check_answers(application.address, asked["model"], "laptop")
 
 

@@ -270,7 +270,7 @@ async def test_what_is_missing_is_told_until_it_is_there(page: Page, backend: Nu
     await page.reload()
     await expect(page.get_by_text("Not everything is up: no verifier is up.")).to_be_visible()
     backend.missing = []
-    await expect(page.get_by_text("Not everything is up")).to_be_hidden()
+    await expect(page.get_by_text("Not everything is up")).to_be_hidden(timeout=20_000)
 
 
 async def test_what_was_chosen_and_is_gone_is_left_to_the_server(page: Page, backend: NullBackend) -> None:

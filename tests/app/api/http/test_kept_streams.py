@@ -43,8 +43,8 @@ async def backend(tmp_path: Path) -> AsyncIterator[NullBackend]:
 
 
 def events(text: str) -> list[tuple[str, str]]:
-    """Return id and data of each whole event."""
-    blocks = [block.split("\n") for block in text.split("\n\n")[:-1]]
+    """Return id and data of each whole event, without signs of life."""
+    blocks = [block.split("\n") for block in text.split("\n\n")[:-1] if not block.startswith(":")]
     return [(id.removeprefix("id: "), data.removeprefix("data: ")) for id, data in blocks]
 
 
