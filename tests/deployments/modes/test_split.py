@@ -184,6 +184,10 @@ async def test_answers_have_the_form_asked_for(tmp_path: Path) -> None:
         await nothing_is_left(world, parts)
 
 
+PATIENT = Limits(timeouts=Timeouts(connect_s=30, open_s=30, first_s=30, step_s=30))
+"""Limits that a busy machine keeps."""
+
+
 async def test_a_middle_in_stages(tmp_path: Path) -> None:
     """Chunks are chosen for the number of stages."""
     seen: list[int] = []
@@ -198,6 +202,7 @@ async def test_a_middle_in_stages(tmp_path: Path) -> None:
         outer = load_outer(cut(parts.model, 1, tmp_path / "cut"), EngineConfig(kv_blocks=400, block_size=4))
         world = World(
             middles=[pipeline],
+            limits=PATIENT,
             services=Services(outer=outer),
             split=SplitSettings().model_copy(update={"chunking": Given(lambda: Seen(7, overlap=True))}),
         )
