@@ -20,7 +20,7 @@ from tandem.app.api.http.backend import ModelCard, ResponseStore, StreamStore
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.app.api.routes import create_api
-from tandem.app.served import Served, routed
+from tandem.app.served import Served, router_plan
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import vocabularies
 from tandem.cluster.devices.record import DeviceRecord
@@ -34,7 +34,7 @@ from tandem.deployments.config.settings import RouterSettings
 from tandem.deployments.control.access_client import AccessClient
 from tandem.deployments.control.calls import HandleClient
 from tandem.deployments.control.observation import Observation
-from tandem.deployments.control.router import RouterLive, routings
+from tandem.deployments.control.router import routings
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.control.scheduler_client import SchedulerClient
 from tandem.deployments.gateway.deployment import Gateway
@@ -81,11 +81,7 @@ class Ingress:
         join_serves_log()
         carry_messages()
         self._scheduler = SchedulerClient(scheduler, settings.limits.open_s)
-        models, live = (
-            routed(settings),
-            RouterLive(**{key: getattr(settings, key) for key in RouterLive.model_fields}),
-        )
-        stand_in = partial(routings, models, live, HandleClient(access)), self._scheduler.follow
+        stand_in = partial(routings, *router_plan(settings), HandleClient(access)), self._scheduler.follow
         self._router = RouterClient(router, settings.limits, settings.gate, stand_in)
         self._access = AccessClient(access, self._router, settings.limits)
         self._gateway = None if gateway is None else HandleClient(gateway)

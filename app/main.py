@@ -26,11 +26,11 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from tandem.app.exposure import check_serve
 from tandem.app.ingress import Ingress, IngressLive
-from tandem.app.served import routed
+from tandem.app.served import router_plan
 from tandem.app.settings import AnyEngine, AnyPool, Pool, Settings
 from tandem.deployments.config.reconfigure import Live
 from tandem.deployments.control.access import Access, AccessLive
-from tandem.deployments.control.router import Router, RouterLive, RouterPlan
+from tandem.deployments.control.router import Router, RouterLive
 from tandem.deployments.control.scheduler import Scheduler, SchedulerLive
 from tandem.deployments.gateway.deployment import Gateway
 from tandem.deployments.pools.autoscaling import EVERY_S
@@ -70,9 +70,7 @@ def application(args: Settings) -> Application:
     scheduler = _control(serve.deployment(Scheduler)).bind(pools, args.hosts, args.endpoint)
     live = AccessLive(accounts=args.accounts)
     access = _control(serve.deployment(Access)).bind(live, args.ledger, args.api.responses, args.api.resume_s)
-    plan = RouterPlan(
-        routed(args), RouterLive(**{key: getattr(args, key) for key in RouterLive.model_fields})
-    )
+    plan = router_plan(args)
     router = _control(serve.deployment(Router)).bind(scheduler, access, *plan)
     gateway = None
     if args.gateway is not None:

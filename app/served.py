@@ -9,6 +9,7 @@ from tandem.app.api.http.backend import ModelCard
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
 from tandem.cluster.wire.peers import Peers
+from tandem.deployments.control.router import RouterLive, RouterPlan
 from tandem.deployments.control.router_client import RouterClient
 from tandem.deployments.learning.report import Report
 from tandem.deployments.modes.base import Services
@@ -31,6 +32,12 @@ def routed(settings: Settings) -> list[RoutedModel]:
         suffix, adapters = settings.suffix(name), tuple(model.adapters)
         models.append(RoutedModel(name, suffix, engine.batch_limit, engine.places, price, adapters))
     return models
+
+
+def router_plan(settings: Settings) -> RouterPlan:
+    """Return the models and settings of the application's router."""
+    live = RouterLive(**{key: getattr(settings, key) for key in RouterLive.model_fields})
+    return RouterPlan(routed(settings), live)
 
 
 class Served:

@@ -64,12 +64,13 @@ class Course:
         """Begin a part, after `end_part`. forecast: of it; None if there is none, and nothing better is sought then."""
         self._part = None if forecast is None else _Part(forecast, self._rate, now_s)
 
-    def late_s(self, tokens: int, stall_s: float, ahead_s: float, now_s: float) -> float:
+    def delivered(self, tokens: int, stall_s: float, ahead_s: float, now_s: float) -> float:
         """Record that tokens have come; return the seconds per token lately if a better way is to be sought, as
         `Pace.delivered`; 0 otherwise. stall_s: that the reader has waited up to now."""
-        if self._part is None or not (late_s := self._part.delivered(tokens, stall_s, ahead_s, now_s)):
+        if self._part is None:
             return 0.0
-        return late_s if self._asked is None or self._asked.done() else 0.0
+        tpot_s = self._part.delivered(tokens, stall_s, ahead_s, now_s)
+        return tpot_s if self._asked is None or self._asked.done() else 0.0
 
     def seek(self, wanted: RoutingRequest, present: Present) -> None:
         """Ask for a better way, in the background."""

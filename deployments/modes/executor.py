@@ -307,7 +307,7 @@ class _Request:
         assert assignment is not None
         assert course is not None
         ahead_s = 0.0 if reader is None else reader.dry_s(now_s)
-        if tpot_s := course.late_s(tokens, self.stats.stall_s, ahead_s, now_s):
+        if tpot_s := course.delivered(tokens, self.stats.stall_s, ahead_s, now_s):
             present = Present(assignment.mode, assignment.device, assignment.endpoints, tpot_s)
             course.seek(self._wanted(), present)
 
@@ -386,9 +386,10 @@ class _Request:
         if not self.stats.by_origin:  # it did not come to its end
             self.stats.by_origin = self.log.by_origin()
         taught = {name: report for name, run in self._runs.items() if (report := run.report()) is not None}
-        stats, changed = (
-            self.stats,
-            self._course is not None and self.stats.changes and not self.stats.replans,
+        stats = self.stats
+        # Of an answer that changed its way each part is learnt from; of one that was moved by a failure nothing is.
+        parts = (
+            () if self._course is None or not stats.changes or stats.replans else tuple(self._course.parts)
         )
         self._executor._report(
             Report(
@@ -401,11 +402,11 @@ class _Request:
                 request=self._job.id,
                 model=self._executor._model,
                 mode=stats.mode,
-                ttft_s=0.0 if changed else stats.ttft_s,
-                tpot_s=0.0 if changed else stats.tpot_s,
+                ttft_s=0.0 if parts else stats.ttft_s,
+                tpot_s=0.0 if parts else stats.tpot_s,
                 stall_s=stats.stall_s,
                 forecast=None if stats.replans else stats.forecast,
-                parts=tuple(self._course.parts) if self._course is not None and changed else (),
+                parts=parts,
             )
         )
 
