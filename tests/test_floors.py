@@ -42,8 +42,8 @@ FLOORS = (
 LIGHT = ("policies", "engine.core", "deployments.request", "deployments.modes", "simulator")
 """Packages that import neither of HEAVY, directly or through others of our modules."""
 HEAVY = ("ray", "torch")
-APART = ("simulator.engines.vllm",)
-"""Modules of LIGHT that may: vLLM's own scheduler, which brings torch along, and only simulations of vLLM import it."""
+APART = ("simulator.engines.vllm", "simulator.engines.vllm_offload")
+"""Modules of LIGHT that may: vLLM's scheduler and offloading, which bring torch, for simulations of vLLM alone."""
 LATE = {("simulator/runs/tasks.py", "ray")}
 """Imports of HEAVY that a file of LIGHT may have, inside a function."""
 

@@ -18,6 +18,10 @@ ASYNC_SCHEDULER = "tandem.engine.vllm.scheduler.AsyncTandemScheduler"
 WORKER = "tandem.engine.vllm.worker.Extension"
 PROPOSER = "tandem.engine.vllm.proposer.NullProposer"
 UNIPROC = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+OFFLOADING = "OffloadingConnector"
+"""vLLM's own connector to host memory."""
+OFFLOADS = ("kv_offloading_size", "kv_offloading_backend", "kv_transfer_config")
+"""Arguments of vLLM that give it host memory."""
 WINDOW = 8
 """Drafts that a step verifies for a session, unless the settings say."""
 OURS = {
@@ -85,7 +89,9 @@ class VllmConfig(SessionLimits):
 
     @property
     def host_tier(self) -> bool:
-        return not self.options.keys().isdisjoint(("kv_offloading_size", "kv_transfer_config"))
+        connector = (self.options.get("kv_transfer_config") or {}).get("kv_connector")
+        native = self.options.get("kv_offloading_backend", "native") == "native"
+        return connector == OFFLOADING or (native and self.options.get("kv_offloading_size") is not None)
 
     @property
     def kv_tokens(self) -> int | None:
@@ -164,6 +170,10 @@ def arguments(folder: Path, config: VllmConfig) -> Any:
         },
         "disable_log_stats": True,
     }
+    if (
+        config.options.get("kv_offloading_size") is not None
+    ):  # preempted sessions come back with their output, too
+        given["kv_transfer_config"] = {"kv_connector_extra_config": {"offload_prompt_only": False}}
     if config.adapters:
         given |= {
             "enable_lora": True,

@@ -28,6 +28,7 @@ from tandem.engine.base import DraftProbs, Drafts, EngineStats
 from tandem.engine.config import SchedulingChoice
 from tandem.engine.distribution import TOKENS
 from tandem.engine.vllm.grammar import GrammarMasks
+from tandem.engine.vllm.offload import host_tier
 from tandem.engine.vllm.views import DRAWN, REPLAYED, Ask, Label, RequestView, VllmMemory
 from tandem.policies.estimators.step_time import SmallSteps, StepTimeModel
 from tandem.policies.scheduling.control import SchedulingControl
@@ -62,7 +63,10 @@ class TandemScheduler(Scheduler):
         self._last: dict[str, int] = {}  # positions of each request in the last step
         self._began_s = 0.0
         self._ended_s: float | None = None  # when the last step did, where nothing came between
-        self._memory = VllmMemory(self.kv_cache_manager, self.block_size, self.max_num_running_reqs)
+        self._tier = host_tier(self.connector, self.vllm_config, self.kv_cache_config, self._stats)
+        self._memory = VllmMemory(
+            self.kv_cache_manager, self.block_size, self.max_num_running_reqs, self._tier
+        )
         folder, vocab_size = (
             self.vllm_config.model_config.tokenizer,
             self.vllm_config.model_config.get_vocab_size(),
@@ -165,14 +169,14 @@ class TandemScheduler(Scheduler):
             return output
         finally:
             self.running += [view.request for view in resting[evicted:]]
-            aside = dict.fromkeys(
-                view for view in (*waiting, *running) if not view.admitted and not view.runs
-            )
+            aside = dict.fromkeys(view for view in (*waiting, *running) if not view.running and not view.runs)
             for view in aside:
                 self._enqueue_waiting_request(view.request)
 
     def _note_scheduled(self, output: SchedulerOutput) -> None:
-        """Count the sessions that begin in this step, and what the prefix cache has of them."""
+        """Count the sessions and copies that begin in this step, and what the prefix cache has of the sessions."""
+        if self._tier is not None:
+            self._tier.begun(output.kv_connector_metadata)
         for new in output.scheduled_new_reqs:
             view = self._views[new.req_id]
             if not view.stay.begun:
@@ -267,6 +271,8 @@ class TandemScheduler(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
+        if self._tier is not None and (copies := model_runner_output.kv_connector_output) is not None:
+            self._tier.ended(copies)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         positions = scheduler_output.total_num_scheduled_tokens
         if positions:

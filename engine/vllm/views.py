@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request
 
+    from tandem.engine.vllm.offload import HostTier
+
 REPLAYED = "tandem_replayed"
 """Among a request's `extra_args`: output tokens that it begins with, which penalties have to count."""
 GRAMMAR = "tandem_grammar"
@@ -92,8 +94,18 @@ class RequestView:
         return self.wanting and not self.paused
 
     @property
-    def admitted(self) -> bool:
+    def running(self) -> bool:
+        """Whether vLLM lets it take part in steps."""
         return bool(self.request.status.name == "RUNNING")
+
+    @property
+    def _loading(self) -> bool:
+        """Whether its KV cache is on its way from elsewhere, into blocks that it holds."""
+        return bool(self.request.status.name == "WAITING_FOR_REMOTE_KVS")
+
+    @property
+    def admitted(self) -> bool:
+        return self.running or self._loading or self.request.num_computed_tokens > 0
 
     @property
     def received(self) -> int:
@@ -106,13 +118,13 @@ class RequestView:
     @property
     def missing(self) -> int:
         request = self.request
-        if self.admitted:
+        if self.admitted and not self._loading:  # else what comes counts as computed already
             return max(0, request.num_tokens - 1 - request.num_computed_tokens)
         return request.num_tokens - self._memory.cached(request)
 
     @property
     def stored(self) -> int:
-        return 0
+        return 0 if self.running else self._memory.stored(self.request)
 
     def reach(self, more: int) -> int:
         request = self.request
@@ -120,15 +132,23 @@ class RequestView:
 
 
 class VllmMemory:
-    """vLLM's KV cache. What a session loses it computes again, but for what the prefix cache still has."""
+    """vLLM's KV cache. What a session loses it computes again, but for what the prefix cache or host memory has."""
 
-    copy_s = float("inf")
-    copy_queue_s = 0.0
-
-    def __init__(self, manager: KVCacheManager, block_size: int, places: int) -> None:
-        self._pool = manager.block_pool
+    def __init__(self, manager: KVCacheManager, block_size: int, places: int, tier: HostTier | None) -> None:
+        """tier: host memory; None if there is none."""
+        self._pool, self._tier = manager.block_pool, tier
         self.block_size, self.places = block_size, places
         self.capacity = (self._pool.num_gpu_blocks - 1) * block_size  # block 0 is vLLM's own
+
+    @property
+    def copy_s(self) -> float:
+        """Seconds to load a token from host memory; infinite without it."""
+        return float("inf") if self._tier is None else self._tier.copy_s
+
+    @property
+    def copy_queue_s(self) -> float:
+        """Seconds until the loads under way are done."""
+        return 0.0 if self._tier is None else self._tier.copy_queue_s
 
     @property
     def free_blocks(self) -> int:
@@ -147,3 +167,9 @@ class VllmMemory:
                 break
             found += self.block_size
         return min(found, int(request.num_tokens) - 1)
+
+    def stored(self, request: Request) -> int:
+        """Tokens beyond those of the prefix cache that lie in host memory."""
+        if self._tier is None:
+            return 0
+        return max(0, min(self._tier.stored(request), int(request.num_tokens) - 1) - self.cached(request))

@@ -139,9 +139,8 @@ class Config(Strict):
             raise ValueError("targets need at least one entry")
         for target in targets:
             engine = target.engine
-            host_memory = engine.host_memory if isinstance(engine, TimedEngineConfig) else None
-            if host_memory is not None and target.kv_token_bytes is None:
-                raise ValueError(f"target {target.model}: a measured engine with host_memory needs kv_bytes")
+            if engine.host_tier and target.kv_token_bytes is None:
+                raise ValueError(f"target {target.model}: a measured engine with host memory needs kv_bytes")
             if target.hardware is not None and "kv_blocks" not in engine.model_fields_set:
                 hardware.kv_tokens(target.hardware, target.model)
         modes = {mode for mode in (self.mode, *(mode for _, mode in self.workload.modes)) if mode is not None}

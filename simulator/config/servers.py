@@ -14,7 +14,7 @@ from tandem.engine import vllm
 from tandem.engine.config import BatchingChoice, EngineConfig, SessionLimits, Strict
 from tandem.engine.core.split.pipeline import spread
 from tandem.engine.packages import VLLM
-from tandem.engine.vllm.config import VllmConfig, check_options
+from tandem.engine.vllm.config import OFFLOADS, VllmConfig, check_options
 from tandem.policies.scheduling.batching import ChunkedPrefill
 from tandem.simulator import hardware
 from tandem.simulator.hardware import MeasuredTimer, StepTimer
@@ -51,6 +51,10 @@ class TimedEngineConfig(ServiceConfig, EngineConfig):
 
     kind: Literal["torch"] = "torch"
 
+    def as_drafter(self) -> TimedEngineConfig:
+        """Return the configuration of a drafter beside it: first come, first served, without host memory."""
+        return self.model_copy(update={"scheduling": None, "host_memory": None})
+
     @field_validator("host_memory", mode="after")
     @classmethod
     def _has_copy_speed(cls, host: Any) -> Any:
@@ -65,9 +69,17 @@ class TimedVllmConfig(ServiceConfig, VllmConfig):
     Missing keys follow from hardware and model as for the other kind, except `token_budget`.
 
     kind: the engine's kind.
+    copy_mb_per_s: bandwidth of the link to host memory in each direction, megabytes/s; needed where vLLM offloads to it
+        (`options: {kv_offloading_size: GIBIBYTES}`).
     """
 
     kind: Literal["vllm"]
+    copy_mb_per_s: float | None = Field(None, gt=0)
+
+    def as_drafter(self) -> TimedVllmConfig:
+        """Return the configuration of a drafter beside it: first come, first served, without host memory."""
+        options = {key: value for key, value in self.options.items() if key not in OFFLOADS}
+        return self.model_copy(update={"scheduling": None, "copy_mb_per_s": None, "options": options})
 
     @field_validator("speculation")
     @classmethod
@@ -77,6 +89,10 @@ class TimedVllmConfig(ServiceConfig, VllmConfig):
 
     @model_validator(mode="after")
     def _vllm_is_installed(self) -> TimedVllmConfig:
+        if self.host_tier != (self.copy_mb_per_s is not None):
+            raise ValueError(
+                "copy_mb_per_s and options.kv_offloading_size go together: a simulation cannot measure the link"
+            )
         VLLM.require()
         if self.options:  # vLLM takes seconds to import
             vllm.set_environment()

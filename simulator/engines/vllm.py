@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -26,7 +27,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -35,11 +36,12 @@ from tandem.engine.core.engine import Command
 from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.engine import VllmEngine
 from tandem.engine.vllm.outputs import Outputs, RequestOutputs
-from tandem.engine.vllm.scheduler import TandemScheduler
+from tandem.engine.vllm.scheduler import POLL_S, TandemScheduler
 from tandem.engine.vllm.session import VllmSession
 from tandem.engine.vllm.views import Ask
 from tandem.simulator.engines.engine import SHORTEST_WAIT_S, Alarm, Chunk, Compute, step_s
 from tandem.simulator.engines.script import EOS, VOCAB_SIZE, VOCABULARY, Script
+from tandem.simulator.engines.vllm_offload import TimedOffloading
 
 NO_MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -52,6 +54,17 @@ NO_MODEL = {
     "num_hidden_layers": 1,
 }
 """A model of which only the shape is read, without limits."""
+
+
+class HostLink(NamedTuple):
+    """An engine's link to host memory.
+
+    token_bytes: of KV cache.
+    mb_per_s: bandwidth in each direction, megabytes/s.
+    """
+
+    token_bytes: float
+    mb_per_s: float
 
 
 class _Step(NamedTuple):
@@ -74,11 +87,18 @@ class TimedCore:
         script: Script,
         *,
         drafts: bool,
+        memory: HostLink | None = None,
     ) -> None:
-        """drafts: whether it is a drafter, with the tokens of devices' models."""
+        """drafts: whether it is a drafter, with the tokens of devices' models.
+
+        memory: the link to host memory, where vLLM offloads to it.
+        """
         loop = compute.hardware.loop
         settings = vllm_settings(config)
-        self.scheduler = new_scheduler(settings, loop.time)
+        self.scheduler = new_scheduler(settings, loop.time, 1 if memory is None else memory.token_bytes)
+        self._offloading = memory and TimedOffloading(
+            settings, self.scheduler.kv_cache_config, memory.mb_per_s, loop.time
+        )
         self._ahead = 2 if isinstance(self.scheduler, AsyncScheduler) else 1
         self._steps: deque[_Step] = deque()  # scheduled ones, the first of which is computed
         self._hash_blocks = block_hasher(settings)
@@ -161,8 +181,10 @@ class TimedCore:
                 return
             work = scheduler.schedule()
             if not work.total_num_scheduled_tokens:
-                scheduler.update_from_output(work, EMPTY_MODEL_RUNNER_OUTPUT)
-                if not self._steps and (idle_s := scheduler.idle_s) is not None:
+                if self._offloading is not None:
+                    self._offloading.begin(work)
+                scheduler.update_from_output(work, replace(EMPTY_MODEL_RUNNER_OUTPUT, **self._copied()))
+                if not self._steps and (idle_s := self._idle_s) is not None:
                     self._alarm.ring_at(self._loop.time() + max(idle_s, SHORTEST_WAIT_S))
                 return
             requests = scheduler.requests
@@ -173,7 +195,21 @@ class TimedCore:
                 self._begin()
 
     def _begin(self) -> None:
-        self._compute.hardware.compute(self._steps[0].seconds, self._end)
+        step = self._steps[0]
+        held_s = 0.0 if self._offloading is None else self._offloading.begin(step.work)
+        self._compute.hardware.compute(held_s + step.seconds, self._end)
+
+    @property
+    def _idle_s(self) -> float | None:
+        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        idle_s = self.scheduler.idle_s
+        if idle_s is not None or not self.scheduler.has_requests():
+            return idle_s
+        return POLL_S  # copies are under way, or begin with a step
+
+    def _copied(self) -> dict[str, KVConnectorOutput]:
+        """Return what of an output tells of copies."""
+        return {} if self._offloading is None else {"kv_connector_output": self._offloading.end()}
 
     def _end(self) -> None:
         if self._closed or self.stopped:
@@ -204,7 +240,7 @@ class TimedCore:
             else []
             for name in names
         ]
-        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, said)
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, said, **self._copied())
 
     def _tokens(self, request: Request, drafts: list[int]) -> list[int]:
         script = self._script
@@ -249,10 +285,13 @@ def vllm_settings(config: VllmConfig) -> Any:
     return settings
 
 
-def new_scheduler(settings: Any, clock: Callable[[], float] = time.monotonic) -> TandemScheduler:
-    """Return the scheduler of vLLM's configuration, with a KV cache of numbers alone."""
+def new_scheduler(
+    settings: Any, clock: Callable[[], float] = time.monotonic, token_bytes: float = 1
+) -> TandemScheduler:
+    """Return the scheduler of vLLM's configuration, with a KV cache of numbers alone. token_bytes: of it."""
     cache = settings.cache_config
-    layers = FullAttentionSpec(block_size=cache.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    half = max(1, round(token_bytes / 2))  # a token's keys, and its values
+    layers = FullAttentionSpec(block_size=cache.block_size, num_kv_heads=1, head_size=half, dtype=torch.uint8)
     memory = KVCacheConfig(cache.num_gpu_blocks, [], [KVCacheGroupSpec(["all"], layers)])
     kind: type[TandemScheduler] = settings.scheduler_config.get_scheduler_cls()
     return kind(settings, memory, StructuredOutputManager(settings), cache.block_size, clock=clock)
@@ -269,14 +308,20 @@ def block_hasher(settings: Any) -> Any:
 
 
 def timed_vllm(
-    model: str, config: VllmConfig, compute: Compute, script: Script, *, drafts: bool = False
+    model: str,
+    config: VllmConfig,
+    compute: Compute,
+    script: Script,
+    *,
+    drafts: bool = False,
+    memory: HostLink | None = None,
 ) -> TimedVllm:
     """Return an engine in virtual time.
 
     config: with kv_blocks.
-    drafts: see TimedCore.
+    drafts, memory: see TimedCore.
     """
-    core = TimedCore(config, compute, script, drafts=drafts)
+    core = TimedCore(config, compute, script, drafts=drafts, memory=memory)
     assert config.kv_tokens is not None
     context = min(core.scheduler.max_model_len, config.kv_tokens)
     return TimedVllm(core, EngineInfo(model, VOCABULARY, VOCAB_SIZE, context, EOS, draft_probs=False), config)

@@ -362,12 +362,10 @@ class World:
 
     def add_drafter(self, g: int, hardware: Hardware) -> None:
         """Add a drafter beside a server of that group, if it has one."""
-        group, config = self.targets[g], self.engines[g]
+        group, config = self.targets[g], self.engines[g].as_drafter()
         timer = group.draft_timer(self._data)
         if timer is None:
             return
-        alone = {"scheduling", "host_memory"} & set(type(config).model_fields)
-        config = config.model_copy(update=dict.fromkeys(alone))
         compute = Compute(hardware, timer, group.padded)
         core = self._timed(group, config, group.draft_model or "drafter", compute, drafts=True)
         endpoint = _endpoint(DRAFTER, len(self.drafters), core.info)
@@ -382,12 +380,16 @@ class World:
         drafts: bool = False,
     ) -> CoreEngine | TimedVllm:
         """Return an engine of the configured kind. drafts: whether it is a drafter."""
+        token_bytes = float(group.kv_token_bytes or 0)
         if isinstance(config, TimedVllmConfig):
             vllm.set_environment()
-            from tandem.simulator.engines.vllm import timed_vllm  # imports vLLM: only where it is simulated
+            from tandem.simulator.engines.vllm import (
+                HostLink,
+                timed_vllm,
+            )  # imports vLLM: only where simulated
 
-            return timed_vllm(model, config, compute, self.script, drafts=drafts)
-        token_bytes = float(group.kv_token_bytes or 0)
+            link = HostLink(token_bytes, config.copy_mb_per_s) if config.copy_mb_per_s else None
+            return timed_vllm(model, config, compute, self.script, drafts=drafts, memory=link)
         return timed_engine(
             model, config, compute, self.script, context=config.kv_tokens, token_bytes=token_bytes
         )

@@ -40,7 +40,7 @@ A100 = {"hardware": "4xA100", "model": "Llama-2-70B"}
         ({"engine": {"host_memory": {"blocks": 9}}}, "engine.host_memory: needs copy_mb_per_s"),
         (
             {"engine": {"host_memory": {"copy_mb_per_s": 9}}},
-            "target t: a measured engine with host_memory needs kv_bytes",
+            "target t: a measured engine with host memory needs kv_bytes",
         ),
         ({"router": {"routing": {"name": "x"}}}, "router.routing: no routing policy 'x'"),
         ({"accounts": {"budget": 2}}, "accounts.budget: should be less than or equal to 1, not 2"),
