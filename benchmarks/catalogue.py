@@ -49,6 +49,7 @@ BENCHMARKS = {
     "tokenflow": Benchmark("tokenflow.live", 8),
     "tokenflow_frontier": Benchmark("tokenflow.frontier", 45),
     "tokenflow_sim": Benchmark("tokenflow.simulated", 10),
+    "tokenflow_vllm": Benchmark("tokenflow.offloading", 5),
     "calibration": Benchmark("calibration.compare", 20),
     "hardware": Benchmark("calibration.hardware", 0.1),
     "auto": Benchmark("choice.evaluation", 4),

@@ -101,7 +101,7 @@ SETUPS = (
 
 def requests_of(setup: Setup, seed: int) -> list[Request]:
     """The setup's requests; clients allow as many tokens as they get."""
-    requests = _trace(setup, seed) if setup.trace else build(_config(setup, seed, {}).workload)
+    requests = _trace(setup, seed) if setup.trace else build(config_of(setup, seed, {}).workload)
     return [replace(request, max_tokens=request.output_tokens) for request in requests]
 
 
@@ -126,11 +126,12 @@ def streams(
     if setup.kv_tokens is not None:
         engine["kv_blocks"] = setup.kv_tokens // BLOCK
     asked = requests_of(setup, seed) if requests is None else list(requests)
-    result = simulate(_config(setup, seed, engine), requests=asked)
+    result = simulate(config_of(setup, seed, engine), requests=asked)
     return [ReaderStream(answer.arrival_s, answer.times_s or (), answer.rate) for answer in result.answers]
 
 
-def _config(setup: Setup, seed: int, engine: dict[str, Any]) -> Config:
+def config_of(setup: Setup, seed: int, engine: dict[str, Any]) -> Config:
+    """Return a simulation of the setup on one such engine."""
     arrival: dict[str, Any] = {"kind": "poisson", "rate_per_s": setup.rate_per_s or 1e6}
     return parse(
         {
@@ -248,12 +249,12 @@ def main(arguments: Sequence[str] = ()) -> None:
         names = ABLATIONS | KINDS if setup in ablated else KINDS
         report.table(
             f"{setup.name} (simulated)",
-            ["", "chunk", "TTFT s", "P50", "P99", "tokens/s", "effective", "stall s", "QoS", "span s"],
+            ["", "chunk", *HEADER],
             [
                 [
                     name,
                     str(chunks.get((setup, name), chunks[setup, "TokenFlow"])) if _chunked(kind) else "",
-                    *_row(found[setup, name]),
+                    *row(found[setup, name]),
                 ]
                 for name, kind in names.items()
             ],
@@ -333,7 +334,13 @@ def _mean(found: Found, setup: Setup, kind: str, figure: str) -> float:
     return mean(getattr(q, figure) for q in found[setup, kind])
 
 
-def _row(qualities: list[Quality]) -> list[str]:
+HEADER = ("TTFT s", "P50", "P99", "tokens/s", "effective", "stall s", "QoS", "span s")
+"""Of the columns of `row`."""
+
+
+def row(qualities: list[Quality]) -> list[str]:
+    """Return the means of a table's row."""
+
     def figure(name: str) -> float:
         return mean(getattr(q, name) for q in qualities)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tandem.engine.base import EngineStats
+from tandem.engine.vllm.views import leading
 
 if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingConnectorMetadata
@@ -36,7 +37,11 @@ class HostTier:
         stats: EngineStats,
     ) -> None:
         """group: of the KV cache, all of which it is; token_bytes: of it that one worker holds of a token."""
-        self._manager, self._group, self._token_bytes = offloading.manager, group, token_bytes
+        from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
+
+        self._lookup, self._miss = offloading.manager.lookup, LookupResult.MISS
+        self._context, self._key = ReqContext, make_offload_key
+        self._group, self._token_bytes = group, token_bytes
         self._stats = stats
         self._bytes = self._seconds = 0.0  # of copies in either direction: a bus is as quick in both
         self._loading: dict[int, int] = {}  # tokens of each load under way
@@ -47,20 +52,18 @@ class HostTier:
         """Seconds until the loads under way are done."""
         return sum(self._loading.values()) * self.copy_s if self._loading else 0.0
 
-    def stored(self, request: Request) -> int:
-        """Return how many leading tokens of a request lie in host memory, or are on their way there."""
-        from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
+    def stored(self, request: Request, before: int) -> tuple[int, int]:
+        """Return how many leading chunks of a request lie in host memory, or are on their way there, and their tokens;
+        before: when last asked."""
+        group, hashes, every = self._group, request.block_hashes, self._group.hashes_per_chunk
+        context = self._context(request.request_id)
 
-        group, found, context = self._group, 0, ReqContext(request.request_id)
-        every = group.hashes_per_chunk
-        for block_hash in request.block_hashes[every - 1 :: every]:
-            if (
-                self._manager.lookup(make_offload_key(block_hash, group.group_idx), context)
-                is LookupResult.MISS
-            ):
-                break
-            found += group.tokens_per_chunk
-        return found
+        def there(chunk: int) -> bool:
+            key = self._key(hashes[(chunk + 1) * every - 1], group.group_idx)
+            return self._lookup(key, context) is not self._miss
+
+        found = leading(len(hashes) // every, before, there)
+        return found, found * group.tokens_per_chunk
 
     def begun(self, copies: OffloadingConnectorMetadata) -> None:
         """Note the copies that begin with a step."""

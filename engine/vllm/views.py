@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tandem.engine.base import DraftProbs, Drafts
@@ -77,6 +77,7 @@ class RequestView:
         self.fresh, self.paused = True, False
         self.stay = Stay()
         self.until, self.drafts = 1, Drafts([])
+        self._cached_blocks = self._host_chunks = 0  # when last looked at
 
     @property
     def made(self) -> int:
@@ -120,11 +121,20 @@ class RequestView:
         request = self.request
         if self.admitted and not self._loading:  # else what comes counts as computed already
             return max(0, request.num_tokens - 1 - request.num_computed_tokens)
-        return request.num_tokens - self._memory.cached(request)
+        return request.num_tokens - self._cached
 
     @property
     def stored(self) -> int:
-        return 0 if self.running else self._memory.stored(self.request)
+        if self.running or (tier := self._memory.tier) is None:
+            return 0
+        self._host_chunks, tokens = tier.stored(self.request, self._host_chunks)
+        return max(0, min(tokens, self.request.num_tokens - 1) - self._cached)
+
+    @property
+    def _cached(self) -> int:
+        """Leading tokens that the prefix cache has."""
+        self._cached_blocks, tokens = self._memory.cached(self.request, self._cached_blocks)
+        return min(tokens, self.request.num_tokens - 1)
 
     def reach(self, more: int) -> int:
         request = self.request
@@ -136,19 +146,19 @@ class VllmMemory:
 
     def __init__(self, manager: KVCacheManager, block_size: int, places: int, tier: HostTier | None) -> None:
         """tier: host memory; None if there is none."""
-        self._pool, self._tier = manager.block_pool, tier
+        self._pool, self.tier = manager.block_pool, tier
         self.block_size, self.places = block_size, places
         self.capacity = (self._pool.num_gpu_blocks - 1) * block_size  # block 0 is vLLM's own
 
     @property
     def copy_s(self) -> float:
         """Seconds to load a token from host memory; infinite without it."""
-        return float("inf") if self._tier is None else self._tier.copy_s
+        return float("inf") if self.tier is None else self.tier.copy_s
 
     @property
     def copy_queue_s(self) -> float:
         """Seconds until the loads under way are done."""
-        return 0.0 if self._tier is None else self._tier.copy_queue_s
+        return 0.0 if self.tier is None else self.tier.copy_queue_s
 
     @property
     def free_blocks(self) -> int:
@@ -159,17 +169,19 @@ class VllmMemory:
         """Return the number of blocks for `tokens` tokens."""
         return -(-tokens // self.block_size)
 
-    def cached(self, request: Request) -> int:
-        """Leading tokens that the prefix cache has."""
-        found = 0
-        for block_hash in request.block_hashes:
-            if self._pool.get_cached_block(block_hash, [0]) is None:
-                break
-            found += self.block_size
-        return min(found, int(request.num_tokens) - 1)
+    def cached(self, request: Request, before: int) -> tuple[int, int]:
+        """Return how many leading blocks the prefix cache has of a request, and their tokens; before: see `leading`."""
+        hashes, cached = request.block_hashes, self._pool.get_cached_block
+        found = leading(len(hashes), before, lambda block: cached(hashes[block], [0]) is not None)
+        return found, found * self.block_size
 
-    def stored(self, request: Request) -> int:
-        """Tokens beyond those of the prefix cache that lie in host memory."""
-        if self._tier is None:
-            return 0
-        return max(0, min(self._tier.stored(request), int(request.num_tokens) - 1) - self.cached(request))
+
+def leading(count: int, before: int, there: Callable[[int], bool]) -> int:
+    """Return how many of `count` blocks are there from the first one on, looking around `before`, the number of last
+    time: blocks come and go at the end, as caches drop the end of a text first."""
+    found = min(before, count)
+    while found and not there(found - 1):
+        found -= 1
+    while found < count and there(found):
+        found += 1
+    return found
