@@ -335,7 +335,7 @@ def _mean(found: Found, setup: Setup, kind: str, figure: str) -> float:
 
 
 HEADER = ("TTFT s", "P50", "P99", "tokens/s", "effective", "stall s", "QoS", "span s")
-"""Of the columns of `row`."""
+"""Columns of `row`."""
 
 
 def row(qualities: list[Quality]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What of a text is in a cache, found where it was found before."""
+"""Tests of finding what of a text is in a cache, from where it was found before."""
 
 from __future__ import annotations
 
