@@ -3,6 +3,7 @@ work, and a session whose cache is being loaded runs when the policy says."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -137,6 +138,45 @@ def test_the_order_is_the_policys_also_among_those_that_hold_memory(core: Any) -
     for rank, name in zip((2, 0, 1), names, strict=True):
         core.scheduler._views[name].rank = rank
     assert core.step() == [names[1], names[2], names[0]]
+
+
+OVERRIDDEN = {
+    "add_request",
+    "get_grammar_bitmask",
+    "has_unfinished_requests",
+    "schedule",
+    "update_from_output",
+    "_free_request",
+    "_preempt_request",
+    "_update_request_with_output",
+}
+"""Methods of vLLM's scheduler that ours replaces: what a new release of vLLM may change under us."""
+ATTRIBUTES = {
+    "connector",
+    "kv_cache_config",
+    "kv_cache_manager",
+    "kv_holding_waiting",
+    "num_spec_tokens",
+    "requests",
+    "running",
+    "waiting",
+}
+"""Attributes of it that ours reads."""
+
+
+def test_vllm_still_has_what_is_overridden_and_read(core: Any) -> None:
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from tandem.engine.vllm.scheduler import TandemScheduler
+
+    own = {name for name, value in vars(TandemScheduler).items() if inspect.isfunction(value)} - {"__init__"}
+    assert {name for name in own if hasattr(Scheduler, name)} == OVERRIDDEN
+    for name in OVERRIDDEN:
+        ours, theirs = (inspect.signature(getattr(kind, name)) for kind in (TandemScheduler, Scheduler))
+        kinds = {parameter.kind for parameter in ours.parameters.values()}
+        passed_on = inspect.Parameter.VAR_POSITIONAL in kinds
+        assert passed_on or list(ours.parameters) == list(theirs.parameters), name
+    assert all(hasattr(core.scheduler, name) for name in ATTRIBUTES)
 
 
 def _aborted() -> Any:
