@@ -555,7 +555,7 @@ class Assigner:
 
     def queue(self, target: EndpointInfo) -> float:
         """Return a verifier's other sessions, in relation to `batch_limit`."""
-        return (self._load(target) - 1) / self.batch_limit
+        return max(0, self._load(target) - 1) / self.batch_limit
 
 
 def _same(one: Endpoints, other: Endpoints) -> bool:

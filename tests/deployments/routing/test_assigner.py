@@ -233,6 +233,11 @@ def test_the_queue_is_in_relation_to_the_batch_limit() -> None:
     assert max(queues) == queues[-1] == 1.25, "ten sessions before it at two targets"
 
 
+def test_where_nobody_is_the_queue_is_empty() -> None:
+    router = assigner()
+    assert [router.queue(target) for target in router.replicas("verifier")] == [0.0, 0.0]
+
+
 def test_a_lost_verifier_is_avoided_until_it_may_be_tried_again() -> None:
     router = assigner()
     first = router.assign(RoutingRequest("cloud")).endpoints["target"]
