@@ -142,7 +142,7 @@ async def says_whether_drafts_have_probabilities(engine: Engine, prompt: list[in
 async def whoever_gives_way_says_the_same(engine: Engine, prompt: list[int]) -> None:
     """More sessions than places, with readers who together are slower than any engine: were they not, nobody would be
     displaced for newcomers."""
-    sampling = Sampling(max_tokens=120, ignore_eos=True, reader_rate=2.0)
+    sampling = Sampling(max_tokens=120, ignore_eos=True, reader_rate=0.5)
     async with session(engine, prompt, sampling) as s:
         whole, _ = await drain(s)
     before = (await engine.stats()).preempted
