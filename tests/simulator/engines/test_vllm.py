@@ -301,12 +301,25 @@ def test_every_request_gets_the_tokens_of_its_script(mode: str | None, window: i
     assert not asyncio.all_tasks(world.loop)
 
 
-@given(asked=worlds.requests(), world=worlds.worlds(), window=st.sampled_from([8, 0]))
+HOSTS: list[dict[str, Any]] = [
+    {},
+    {"options": {"kv_offloading_size": 0.0005}, "copy_mb_per_s": 100},
+    {"options": {"kv_offloading_size": 0.03}, "copy_mb_per_s": 0.5},
+]
+"""Host memory of an engine: none, for 32 blocks, for all on a slow link."""
+
+
+@given(
+    asked=worlds.requests(),
+    world=worlds.worlds(),
+    window=st.sampled_from([8, 0]),
+    host=st.sampled_from(HOSTS),
+)
 def test_whatever_is_configured_nothing_is_lost_and_nothing_left(
-    asked: list[Request], world: dict[str, Any], window: int
+    asked: list[Request], world: dict[str, Any], window: int, host: dict[str, Any]
 ) -> None:
     shared = ("scheduling", "max_sessions", "max_waiting", "token_budget", "kv_blocks", "latency")
-    engine = {**VLLM, "window": window, **{key: world["engine"][key] for key in shared}}
+    engine = {**VLLM, "window": window, **{key: world["engine"][key] for key in shared}, **host}
     after, answers = worlds.run(config(**{**world, "engine": engine}), asked)
     for one, request in zip(answers, asked, strict=True):
         whole = [*range(TOKEN, TOKEN + request.output_tokens - 1), EOS]
