@@ -30,7 +30,7 @@ EVENT_STREAM = [
 ]
 KEEP_ALIVE_S = 1.0
 """Seconds after which a client that gets no event gets a comment: it can tell a slow answer from a dead stream."""
-_KEEP_ALIVE = b": keep-alive\n\n"
+_KEEP_ALIVE = b": keep-alive\n"  # an empty line after it would be an event to OpenAI's client once ids came
 _END = b"\n\n"
 _START: Message = {"type": "http.response.start", "status": 200, "headers": EVENT_STREAM}
 Produce = Callable[[Send], Coroutine[Any, Any, None]]

@@ -12,8 +12,10 @@ from unittest.mock import AsyncMock
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, AsyncStream
+from starlette.types import Send
 
+from tandem.app.api.http import kept_streams
 from tandem.deployments.access.kept.streams import Outcome, StreamCopies, StreamCopy, StreamNews
 from tandem.deployments.request.assignment import Unavailable
 from tandem.engine.base import NoCapacity
@@ -133,6 +135,41 @@ def by_choice(found: Sequence[tuple[str, str]]) -> list[str]:
     for choice in (c for _, data in found if data != "[DONE]" for c in json.loads(data)["choices"]):
         texts[choice["index"]] += choice["delta"]["content"]
     return texts
+
+
+@pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
+async def test_openais_client_takes_no_sign_of_life_for_an_event(
+    responses: bool, openai: AsyncOpenAI, backend: NullBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_piece, alive = kept_streams._send_piece, asyncio.Semaphore(0)
+
+    async def counted(send: Send, piece: bytes) -> None:
+        await send_piece(send, piece)
+        if piece == kept_streams._KEEP_ALIVE:
+            alive.release()
+
+    monkeypatch.setattr(kept_streams, "_send_piece", counted)
+    monkeypatch.setattr(kept_streams, "KEEP_ALIVE_S", 0.01)
+    backend.hold_after = 5
+    resumable = {"tandem": {"resumable": True}}
+    stream: AsyncStream[Any]
+    if responses:
+        stream = await openai.responses.create(
+            model="null", input="Hello?", stream=True, extra_body=resumable
+        )
+    else:
+        messages: Any = CHAT["messages"]
+        stream = await openai.chat.completions.create(
+            model="null", messages=messages, stream=True, extra_body=resumable
+        )
+    got = [await anext(stream)]
+    await times(3, alive)
+    backend.go.set()
+    got += [event async for event in stream]
+    if responses:
+        assert got[-1].response.output_text == SAYS
+    else:
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in got if chunk.choices) == SAYS
 
 
 async def test_responses_as_openai_resumes_them(openai: AsyncOpenAI, backend: NullBackend) -> None:
