@@ -170,9 +170,7 @@ def arguments(folder: Path, config: VllmConfig) -> Any:
         },
         "disable_log_stats": True,
     }
-    if (
-        config.options.get("kv_offloading_size") is not None
-    ):  # preempted sessions come back with their output, too
+    if config.host_tier:  # preempted sessions come back with their output, too
         given["kv_transfer_config"] = {"kv_connector_extra_config": {"offload_prompt_only": False}}
     if config.adapters:
         given |= {

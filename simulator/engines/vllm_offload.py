@@ -28,11 +28,6 @@ class EmulatedCopies(OffloadingWorker):
         self._copies: dict[int, tuple[Copy, int]] = {}  # and the number of blocks
         self.held_s = 0.0
 
-    @property
-    def due_s(self) -> float | None:
-        """Seconds until the next copy is done; None if none is under way."""
-        return min((copy.left_s for copy, _ in self._copies.values()), default=None)
-
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
         blocks = list(src_spec.block_ids)
         self._copies[job_id] = self._bus.save(blocks, blocks), len(blocks)
