@@ -5,8 +5,9 @@
 ms per step: the engine (its scheduler, sessions, delivery to asyncio) and AsyncLLM with vLLM's own scheduler, either in
 a process of its own on the same model, decoding B requests, in alternation. A verification: 32 sessions with four right
 drafts each, from the call to the last verdict, in alternation with the steps of an AsyncLLM that verifies four drafts
-of its own n-gram proposer for each of 32 requests. Both continue the same texts, at whose ends the model repeats
-itself, so that the proposer is right: `ngram_tokens` is how many tokens a step of it gives, five if all drafts are.
+of its own n-gram proposer for each of 32 requests. Both continue the same texts, at whose ends the model often repeats
+itself; `ngram_tokens` is how many tokens a step of it gives, five if all drafts are right. Where the proposer finds
+nothing, its step verifies fewer positions than ours.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python -m benchmarks tokenflow_vllm [--seeds 3] [--only NAME]
 
 The bursts of `tokenflow_sim` on an RTX 4090, on vLLM as it is (first come, first served) and with `buffer_aware`, each
-without host memory and with 64 GiB at 20 GB/s (`kv_offloading_size`). Both know as much, and get the same requests.
+without host memory and with 64 GiB at 20 GB/s (`kv_offloading_size`). Both know as much, get the same requests, and
+prefill in vLLM's default chunk; other chunks are not tried for either.
 
 p99_over_fcfs, throughput_over_fcfs, effective_over_fcfs: of `buffer_aware` with host memory over vLLM's own order with
 host memory, in the setup where it is the worst; stall_s, fcfs_stall_s: mean stalls there where each is the worst.
@@ -17,10 +18,18 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from tandem.benchmarks import report
-from tandem.benchmarks.tokenflow.simulated import BLOCK, HEADER, SETUPS, Setup, config_of, requests_of, row
+from tandem.benchmarks.tokenflow.simulated import (
+    BLOCK,
+    HEADER,
+    SETUPS,
+    Setup,
+    config_of,
+    requests_of,
+    row,
+    simulate_all,
+)
 from tandem.policies.reader.quality import Quality, ReaderStream, assess
 from tandem.simulator.runs.run import simulate
-from tandem.simulator.runs.tasks import ray_map
 
 HOST = {"options": {"kv_offloading_size": 64.0}, "copy_mb_per_s": 20_000}
 ENGINE: dict[str, Any] = {
@@ -47,15 +56,10 @@ class Job(NamedTuple):
 
     def quality(self) -> Quality:
         """Simulate it."""
-        memory = {} if (tokens := self.setup.kv_tokens) is None else {"kv_blocks": tokens // BLOCK}
-        config = config_of(self.setup, self.seed, KINDS[self.kind] | memory)
+        config = config_of(self.setup, self.seed, KINDS[self.kind])
         result = simulate(config, requests=requests_of(self.setup, self.seed))
         streams = (ReaderStream(one.arrival_s, one.times_s or (), one.rate) for one in result.answers)
         return assess(list(streams))
-
-
-def _simulated(job: Job) -> tuple[Job, Quality]:
-    return job, job.quality()
 
 
 Found = dict[tuple[Setup, tuple[str, bool]], list[Quality]]
@@ -70,8 +74,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     setups = [s for s in SETUPS if s.is_burst and s.hardware == "RTX4090" and options.only in s.name]
     jobs = [Job(s, kind, seed) for s in setups for kind in KINDS for seed in range(options.seeds)]
     found: Found = {}
-    simulated = ray_map(_simulated, jobs, chunk=1)
-    for job, quality in (next(simulated) for _ in report.progress(jobs, "simulations")):
+    for job, quality in simulate_all(jobs, "simulations").items():
         found.setdefault((job.setup, job.kind), []).append(quality)
     for setup in setups:
         report.table(

@@ -24,7 +24,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import DATA
@@ -123,8 +123,6 @@ def streams(
         "scheduling": scheduling,
         "host_memory": host,
     }
-    if setup.kv_tokens is not None:
-        engine["kv_blocks"] = setup.kv_tokens // BLOCK
     asked = requests_of(setup, seed) if requests is None else list(requests)
     result = simulate(config_of(setup, seed, engine), requests=asked)
     return [ReaderStream(answer.arrival_s, answer.times_s or (), answer.rate) for answer in result.answers]
@@ -133,6 +131,8 @@ def streams(
 def config_of(setup: Setup, seed: int, engine: dict[str, Any]) -> Config:
     """Return a simulation of the setup on one such engine."""
     arrival: dict[str, Any] = {"kind": "poisson", "rate_per_s": setup.rate_per_s or 1e6}
+    if setup.kv_tokens is not None:
+        engine = {**engine, "kv_blocks": setup.kv_tokens // BLOCK}
     return parse(
         {
             "name": setup.name,
@@ -187,11 +187,22 @@ class Job(NamedTuple):
         return assess(streams(self.setup, (KINDS | ABLATIONS)[self.kind], self.seed, self.chunk))
 
 
-def _simulated(job: Job) -> tuple[Job, Quality]:
+class Simulation(Protocol):
+    """A simulation whose readers are asked how it was."""
+
+    def quality(self) -> Quality:
+        """Simulate it."""
+        ...
+
+
+S = TypeVar("S", bound=Simulation)
+
+
+def _simulated(job: S) -> tuple[S, Quality]:
     return job, job.quality()
 
 
-def simulate_all(jobs: Sequence[Job], what: str) -> dict[Job, Quality]:
+def simulate_all(jobs: Sequence[S], what: str) -> dict[S, Quality]:
     """Simulate on all cores."""
     found = ray_map(_simulated, jobs, chunk=1)
     return dict(next(found) for _ in report.progress(jobs, what))

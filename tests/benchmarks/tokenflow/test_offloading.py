@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from tandem.benchmarks.tokenflow import offloading
+from tandem.benchmarks.tokenflow import offloading, simulated
 from tandem.benchmarks.tokenflow.simulated import Setup
 from tandem.engine import vllm
 
@@ -23,7 +23,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
         import tandem.simulator.engines.vllm  # noqa: F401
     setup = Setup("small", "RTX4090", "Llama-3.1-8B", 64, 128, burst=24, count=24, kv_tokens=1600)
     monkeypatch.setattr(offloading, "SETUPS", (setup,))
-    monkeypatch.setattr(offloading, "ray_map", lambda function, jobs, chunk: map(function, jobs))
+    monkeypatch.setattr(simulated, "ray_map", lambda function, jobs, chunk: map(function, jobs))
 
 
 def test_it_says_what_each_engine_gave(capsys: pytest.CaptureFixture[str]) -> None:
