@@ -40,7 +40,9 @@ class Gate:
     quotas: what is left of all limits.
 
     Where it may have had a predecessor, which let in requests that it has not heard of, those of accounts with limits
-    on answers at once or dollars wait until it has.
+    on answers at once or dollars wait until it has. The first request with a limit of dollars, of an account or a team,
+    asks for what is spent: a bill that was booked while there was no admission controller was told to none, and what
+    the request brings along may be older.
     """
 
     def __init__(
@@ -61,6 +63,9 @@ class Gate:
         self._under_way: dict[str, dict[int, tuple[Entry, Claim]]] = {}  # by replica of the API and request
         self._heard_s: dict[str, float] = {}
         self._spent, self._learning = spent, 0  # requests that wait until enough is known
+        self._asked: set[str] = (
+            set()
+        )  # names of Bounds whose spent dollars are known; later bills are told of
         self._informed_s = -inf if spent is None else clock() + LEARNING_S
         # By name of a Bound, requests beyond its limit, by replica and id: True when another is over, False if it has
         # left.
@@ -78,7 +83,8 @@ class Gate:
     async def enter(self, replica: str, entry: Entry) -> Passage:
         """Return when the request may begin. Raises LimitReached, QuotaExceeded."""
         self._forget_silent()
-        if entry.limited and self._clock() < self._informed_s:
+        learning = entry.limited and self._clock() < self._informed_s
+        if learning or (self._spent is not None and not self._asked.issuperset(_in_dollars(entry))):
             entry = await self._informed(entry)
         await self._within(replica, entry)
         if (waiting := self.waiting(entry.model)) >= self.settings.queue:
@@ -101,8 +107,11 @@ class Gate:
             raise LimitReached(f"{self._learning} requests wait already", 1.0)
         self._learning += 1
         try:
-            await asyncio.sleep(self._informed_s - self._clock())
-            return entry.after(await self._spent(entry.account))
+            await asyncio.sleep(max(0.0, self._informed_s - self._clock()))
+            standing = await self._spent(entry.account)
+            entry = entry.after(standing)
+            self._asked.update(_in_dollars(entry))
+            return entry
         finally:
             self._learning -= 1
 
@@ -228,3 +237,8 @@ class Gate:
                     self._leave(replica, request)
             if not requests:
                 del self._heard_s[replica], self._under_way[replica]
+
+
+def _in_dollars(entry: Entry) -> list[str]:
+    """Return the names of the request's Bounds that limit dollars."""
+    return [bound.name for bound in entry.bound if bound.quota.usd is not None]

@@ -573,6 +573,27 @@ async def test_a_new_gate_waits_until_it_has_heard_what_its_predecessor_let_in()
     assert loop.time() == began_s, "it knows everything by now"
 
 
+async def test_a_bill_that_no_gate_was_told_of_counts_though_a_caller_is_known_from_before() -> None:
+    """The router was dead when the bill was booked; the key service is since the router is back."""
+    loop, asked = asyncio.get_running_loop(), []
+
+    async def spent(account: str) -> Standing:
+        asked.append(account)
+        return Standing(Spent(SINCE, 0.9), TeamLimits(Team("red", Quota(usd=1.0)), Spent(SINCE, 0.95)))
+
+    there = Gate({"": lambda: 9}, GateSettings(), loop.time, lambda _: PerToken(0.0, 0.1), spent)
+    await asyncio.sleep(LEARNING_S)
+    alone = paid(1, 2, spent=0.0, usd=1.0)
+    with pytest.raises(QuotaExceeded, match=r"0.1\d* are left"):
+        await there.enter("api", alone)
+    with pytest.raises(QuotaExceeded, match=r"0.1\d* are left"):
+        await there.enter("api", alone)
+    assert asked == ["a"], "later bills are told of"
+    joined = replace(alone, team=TeamLimits(Team("red", Quota(usd=1.0)), Spent(SINCE, 0.0)))
+    with pytest.raises(QuotaExceeded, match="for the team 'red'"):
+        await there.enter("api", replace(joined, rooms=(Room(1, 0, 1),), terms=FREE))
+
+
 async def test_few_wait_for_a_new_gate() -> None:
     async def spent(account: str) -> Standing:
         return Standing()
