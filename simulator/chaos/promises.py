@@ -215,7 +215,8 @@ def _overspent(outcome: ChaosOutcome, world: FragileWorld) -> list[str]:
     other endpoint had not failed. A router that dies loses its budget; its successor plans a continued race anew.
 
     An answer that ends in another mode has no other endpoint any more: where the limited one is lost, too, its
-    successor takes in the prompt again.
+    successor takes in the prompt again. The budget is that of races: what an answer takes in while it is none, as it
+    began as something else or its mode was changed by choice, does not count.
     """
     by_device = world.config.accounts.exchange_rate == DEAR_JOULE
     broken, spent = [], 0.0
@@ -224,6 +225,7 @@ def _overspent(outcome: ChaosOutcome, world: FragileWorld) -> list[str]:
             continue
         used = answer.stats.used
         taken_in = used.device_in if by_device else used.server_in
+        taken_in = max(0, taken_in - world.elsewhere[answer.number])
         spent += min(limit, taken_in)
         lost = {gone.device for gone in _losses(world, answer.arrival_s, answer.ended_s)}
         failed = (not by_device) in lost or (answer.mode != "race" and by_device in lost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,8 @@ class FragileWorld(World):
 
     deaf_until_s: until when the scheduler is down, so that nothing is listed.
     limits: by raced request, what the limited endpoint may take in while the other one has not failed.
+    elsewhere: by request, the most tokens that an endpoint took in outside of its race: before it, or afterwards in a
+        mode that was chosen for a request that asked for none.
     allowed: tokens that the budget allows all races together, as each router has planned them.
     losses: lost endpoints, and when.
     hung: replicas whose engines hang, though they answer.
@@ -47,6 +50,7 @@ class FragileWorld(World):
         """tenants: limits of the keys that requests come with; folder: of their ledger."""
         self.deaf_until_s = 0.0
         self.limits: dict[int, float] = {}
+        self.elsewhere = Counter[int]()
         self.allowed = 0.0
         self.losses: list[tuple[EndpointInfo, float]] = []
         self.hung: set[SimulatedServer] = set()
@@ -80,7 +84,10 @@ class FragileWorld(World):
             limited = self.house is not None and self.house.limits_usd(wanted.request)
             return None if limited else await super(FragileWorld, self).reconsider(wanted, present)
 
-        return await self._router.ask(ask)
+        assignment = await self._router.ask(ask)
+        if assignment is not None:
+            self._note_plan(wanted, assignment)
+        return assignment
 
     async def ask(self, mode: str, question: object) -> Any:
         return await self._router.ask(partial(super().ask, mode, question))
@@ -95,7 +102,10 @@ class FragileWorld(World):
 
     def _note_plan(self, wanted: RoutingRequest, assignment: Assignment) -> None:
         plan = self.routing, wanted.request
-        if isinstance(assignment.briefing, RaceBriefing) and plan not in self._planned:
+        if not isinstance(assignment.briefing, RaceBriefing):
+            if wanted.request not in self.limits or wanted.mode is None:
+                self.elsewhere[wanted.request] += wanted.prompt_tokens + wanted.sent
+        elif plan not in self._planned:
             self._planned.add(plan)
             self.limits.setdefault(wanted.request, assignment.briefing.limit)
             self.allowed += self.config.accounts.budget * wanted.prompt_tokens
