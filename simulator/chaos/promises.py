@@ -225,11 +225,12 @@ def _overspent(outcome: ChaosOutcome, world: FragileWorld) -> list[str]:
             continue
         used = answer.stats.used
         taken_in = used.device_in if by_device else used.server_in
-        taken_in = max(0, taken_in - world.elsewhere[answer.number])
+        taken_in = max(0, taken_in - world.before[answer.number])
         spent += min(limit, taken_in)
         lost = {gone.device for gone in _losses(world, answer.arrival_s, answer.ended_s)}
         failed = (not by_device) in lost or (answer.mode != "race" and by_device in lost)
-        if taken_in > limit and not failed:
+        by_choice = answer.request.mode is None and answer.stats.figures.keys() != {"race"}
+        if taken_in > limit and not (failed or by_choice):
             broken.append(f"request {answer.number} was to take in {limit:g} tokens, not {taken_in}")
     if spent > world.allowed + ROUNDED:
         broken.append(f"a budget of {world.allowed:.0f} tokens is overspent: {spent:.0f}")

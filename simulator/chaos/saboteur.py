@@ -36,8 +36,7 @@ class FragileWorld(World):
 
     deaf_until_s: until when the scheduler is down, so that nothing is listed.
     limits: by raced request, what the limited endpoint may take in while the other one has not failed.
-    elsewhere: by request, the most tokens that an endpoint took in outside of its race: before it, or afterwards in a
-        mode that was chosen for a request that asked for none.
+    before: by request, the most tokens that an endpoint took in before it was a race.
     allowed: tokens that the budget allows all races together, as each router has planned them.
     losses: lost endpoints, and when.
     hung: replicas whose engines hang, though they answer.
@@ -50,7 +49,7 @@ class FragileWorld(World):
         """tenants: limits of the keys that requests come with; folder: of their ledger."""
         self.deaf_until_s = 0.0
         self.limits: dict[int, float] = {}
-        self.elsewhere = Counter[int]()
+        self.before = Counter[int]()
         self.allowed = 0.0
         self.losses: list[tuple[EndpointInfo, float]] = []
         self.hung: set[SimulatedServer] = set()
@@ -84,10 +83,7 @@ class FragileWorld(World):
             limited = self.house is not None and self.house.limits_usd(wanted.request)
             return None if limited else await super(FragileWorld, self).reconsider(wanted, present)
 
-        assignment = await self._router.ask(ask)
-        if assignment is not None:
-            self._note_plan(wanted, assignment)
-        return assignment
+        return await self._router.ask(ask)
 
     async def ask(self, mode: str, question: object) -> Any:
         return await self._router.ask(partial(super().ask, mode, question))
@@ -103,8 +99,8 @@ class FragileWorld(World):
     def _note_plan(self, wanted: RoutingRequest, assignment: Assignment) -> None:
         plan = self.routing, wanted.request
         if not isinstance(assignment.briefing, RaceBriefing):
-            if wanted.request not in self.limits or wanted.mode is None:
-                self.elsewhere[wanted.request] += wanted.prompt_tokens + wanted.sent
+            if wanted.request not in self.limits:
+                self.before[wanted.request] += wanted.prompt_tokens + wanted.sent
         elif plan not in self._planned:
             self._planned.add(plan)
             self.limits.setdefault(wanted.request, assignment.briefing.limit)
