@@ -5,8 +5,8 @@ and give answers to it, a gateway, a router with its gate, and a key service ove
 back, say nothing for a while, gateways are killed, and programs start anew. Whatever happens:
 
 7. A begun answer comes whole, each token once, unless its program was killed meanwhile; nor does it wait for longer
-   than its line, or the gateway, was away by `GAP_S`. One that the cloud drives always comes, and never waits for
-   longer than `ELSEWHERE_S`: the cloud's model goes on with it.
+   than its line, or the gateway, was away by `GAP_S` each time. One that the cloud drives always comes, and never waits
+   for longer than `ELSEWHERE_S`: the cloud's model goes on with it.
 8. A program that is connected is known to the router after `KNOWN_S`, as long as it stays.
 9. The ledger has the bills of all that devices had, once; of a killed gateway, but for what came in the last `BOOK_S`.
 """
@@ -508,7 +508,8 @@ class _Site:
             came = f"{len(answer.ids)} of {len(expected)} tokens, {answer.failure}"
             self.broken.append(f"{what} did not come whole: {came}")
         gap_s = max(after - before for before, after in pairwise(answer.times_s))
-        limit_s = GAP_S + sum(fault.seconds for fault in meanwhile) if request.afar else ELSEWHERE_S
+        away_s = max(GAP_S, sum(fault.seconds + GAP_S for fault in meanwhile))
+        limit_s = away_s if request.afar else ELSEWHERE_S
         if not killed and gap_s > limit_s:
             self.broken.append(f"{what} waited {gap_s:.1f} s")
 

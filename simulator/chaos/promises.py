@@ -45,7 +45,7 @@ class ChaosOutcome:
 
 GAP_S = 5.0
 """Longest that a fault keeps a reader waiting who can be reached and has nothing to read, for each endpoint lost
-meanwhile, outages apart, where there is room for all requests."""
+meanwhile and for the request's device if it is away, outages apart, where there is room for all requests."""
 MIDDLE_S = {"middle": 1.0, "frozen": GAP_S}
 """Longest that an answer in mode split waits for another middle, by the fault that takes its own."""
 SLOWER = ("sketch", "split")
@@ -142,7 +142,9 @@ def _late_s(answer: SimulatedAnswer, outcome: ChaosOutcome, world: FragileWorld)
         return 0.0
     late_s = 0.0
     for dry_s, end_s in _waits(answer):
-        lost = {endpoint.key for endpoint in _losses(world, dry_s, end_s)}
+        lost = {endpoint.name for endpoint in _losses(world, dry_s, end_s)}
+        if hit:  # it may be waited for
+            lost.add(f"device-{answer.device}")
         allowed_s = GAP_S * max(1, len(lost))
         late_s = max(late_s, end_s - dry_s - world.out_s(dry_s, end_s) - allowed_s)
     return late_s
