@@ -91,8 +91,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         vllm_engine.run(options.rounds, options.steps, options.grow)
         return
     torch.set_num_threads(options.threads)
-    reference, loaded = _alone(partial(_models, SHAPES[options.shape], torch.device(options.device)))
-    info = EngineInfo(f"random-{options.shape}", "none", 2048, 4096, eos=-1)
+    reference, loaded = alone(partial(models, SHAPES[options.shape], torch.device(options.device)))
+    info = random_info(options.shape)
     figures: dict[str, float] = {}
     rows: list[list[str]] = []
     for batch in BATCHES:
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         prompts = [_prompt(number, options.context) for number in range(batch)]
         for _ in report.progress(range(options.rounds), f"batch {batch}"):
             ours.append(asyncio.run(_engine_step_s(loaded, info, prompts, options.steps, options.threads)))
-            theirs.append(_alone(partial(_transformers_step_s, reference, prompts, options.steps)))
+            theirs.append(alone(partial(_transformers_step_s, reference, prompts, options.steps)))
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         figures[f"ratio_b{batch}"] = round(median(ratios), 3)
         rows.append(
@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     report.figures("engine", figures)
 
 
-def _alone(work: Callable[[], T]) -> T:
+def alone(work: Callable[[], T]) -> T:
     """Return the result, from a thread that ends with it, and with it its OpenMP team: so that neither side slows the
     other (see `engine.torch.engine`)."""
     with ThreadPoolExecutor(1) as thread:
@@ -165,7 +165,12 @@ def _floor(loaded: weights.Weights) -> list[str]:
     return [f"weights read once, at {bytes_per_s / 1e12:.1f} TB/s", f"{floor_s * 1e3:.2f} ms"]
 
 
-def _models(shape: LlamaConfig, device: torch.device) -> tuple[LlamaForCausalLM, weights.Weights]:
+def random_info(shape: str) -> EngineInfo:
+    """Return what engines of a model with random weights say of it."""
+    return EngineInfo(f"random-{shape}", "none", 2048, 4096, eos=-1)
+
+
+def models(shape: LlamaConfig, device: torch.device) -> tuple[LlamaForCausalLM, weights.Weights]:
     """Return the model for either side, with equal weights."""
     torch.manual_seed(0)
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16

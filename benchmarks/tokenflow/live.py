@@ -1,14 +1,16 @@
 """Buffer-aware streaming, live: FCFS, FCFS with chunked prefill, Andes-like and TokenFlow on one engine.
 
     python -m benchmarks tokenflow [--grow 2] [--rounds 1] [--chunks 32 128] [--ablation]
+                                   [--device cuda --shape 1b --longer 2]
 
-The embedded target, grown so that the engine is the bottleneck, in this process. The paper's table, scaled to this
-machine: lengths by 8 (inputs 64/128 and outputs 128/256 tokens on average, short/long), bursts and Poisson rates in
-relation to what may run at once and what the engine can do; readers take in so many tokens/s that a burst's readers
-together ask for `share` of the engine's capacity, 40 % of them three quarters as fast as the others. Two KV
-budgets: one binds (a third of a burst fits), one does not (then only 16 run at once). The link between the KV
-tiers is emulated. Policies run in alternation on the same requests, another one first in every round. Baselines that
-cut prompts into chunks do so by the chunk of the highest QoS (the paper's equation 2) on another seed, setup by setup.
+The embedded target, grown so that the engine is the bottleneck, in this process; with --shape, random weights of that
+shape (see `benchmarks.speed.engine`). The paper's table, scaled to this machine: lengths by 8 (inputs 64/128 and
+outputs 128/256 tokens on average, short/long), bursts and Poisson rates in relation to what may run at once and what
+the engine can do; readers take in so many tokens/s that a burst's readers together ask for `share` of the engine's
+capacity, 40 % of them three quarters as fast as the others. Two KV budgets: one binds (a third of a burst fits), one
+does not (then only 16 run at once). The link between the KV tiers is emulated, but on a GPU, whose bus it is. Policies
+run in alternation on the same requests, another one first in every round. Baselines that cut prompts into chunks do so
+by the chunk of the highest QoS (the paper's equation 2) on another seed, setup by setup.
 """
 
 from __future__ import annotations
@@ -18,16 +20,20 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import mean, median
 
 import numpy as np
+import torch
 
 from tandem.benchmarks import report
+from tandem.benchmarks.speed.engine import SHAPES, alone, models, random_info
 from tandem.engine import family
 from tandem.engine.base import EngineStats, Sampling
 from tandem.engine.config import BatchingChoice, EngineConfig, HostMemory, SchedulingChoice
 from tandem.engine.core.engine import CoreEngine
-from tandem.engine.torch.engine import load
+from tandem.engine.torch.engine import load, start
+from tandem.engine.torch.model import Model
 from tandem.policies.reader.quality import Quality, ReaderStream, assess
 from tandem.simulator.workload import Request
 
@@ -60,6 +66,11 @@ class Setup:
     load: float = 0.0
     share: float = 0.8
     binding: bool = False
+
+    def longer(self, factor: int) -> Setup:
+        """Return the setup with longer prompts and answers."""
+        inputs, outputs = self.lengths
+        return replace(self, lengths=(factor * inputs, factor * outputs))
 
 
 SETUPS = (
@@ -133,7 +144,22 @@ def requests(setup: Setup, capacity: float, seed: int) -> list[Request]:
     ]
 
 
-def engine(kind: Kind, setup: Setup, grow: int, threads: int) -> CoreEngine:
+Make = Callable[[EngineConfig], CoreEngine]
+"""Makes an engine of some model."""
+
+
+def embedded(grow: int, threads: int) -> Make:
+    """Return what makes engines of the embedded target."""
+    return lambda config: load(family.path("target"), config, grow=grow, threads=threads)
+
+
+def of_shape(shape: str, device: str, threads: int) -> Make:
+    """Return what makes engines of one model with random weights on that device."""
+    _, loaded = alone(partial(models, SHAPES[shape], torch.device(device)))
+    return lambda config: start(Model(loaded), random_info(shape), config, threads=threads)
+
+
+def engine(kind: Kind, setup: Setup, make: Make) -> CoreEngine:
     """An engine of this kind with the setup's memory."""
     tokens = sum(setup.lengths) * (setup.burst or 3 * RUNNING)
     blocks = tokens // 3 // BLOCK if setup.binding else 2 * tokens // BLOCK
@@ -149,12 +175,12 @@ def engine(kind: Kind, setup: Setup, grow: int, threads: int) -> CoreEngine:
         max_waiting=256,
         host_memory=kind.host_memory,
     )
-    return load(family.path("target"), config, grow=grow, threads=threads)
+    return make(config)
 
 
-async def serve(kind: Kind, setup: Setup, work: list[Request], grow: int, threads: int) -> Outcome:
+async def serve(make: Make, kind: Kind, setup: Setup, work: list[Request]) -> Outcome:
     """All requests, and what their readers made of it."""
-    target = engine(kind, setup, grow, threads)
+    target = engine(kind, setup, make)
     await _one(target, 10**6, Request(0.0, 64, 32, reader_rate=100.0), time.monotonic())  # warms up
     begin = time.monotonic()
     streams = await asyncio.gather(*(_one(target, i, r, begin) for i, r in enumerate(work)))
@@ -177,16 +203,16 @@ async def _one(target: CoreEngine, number: int, request: Request, begin: float) 
     return ReaderStream(arrival, times, request.reader_rate)
 
 
-async def capacity(setup: Setup, grow: int, threads: int) -> float:
+async def capacity(make: Make, setup: Setup) -> float:
     """Tokens/s of the engine with as many requests as can run at once, prefill included."""
     count = min(RUNNING, (setup.burst or 3 * RUNNING) // 3) if setup.binding else RUNNING
     work = [Request(0.0, *setup.lengths, reader_rate=100.0)] * count
-    found = await serve(KINDS["FCFS"], setup, work, grow, threads)
+    found = await serve(make, KINDS["FCFS"], setup, work)
     return found.quality.throughput
 
 
 Serve = Callable[[Kind, Setup, list[Request]], Awaitable[Outcome]]
-"""`serve` on an engine of some size."""
+"""`serve` on engines of some model."""
 
 
 async def choose_chunks(
@@ -210,28 +236,23 @@ def in_turn(kinds: Mapping[str, Kind], turn: int) -> list[str]:
 
 
 async def compare(
+    make: Make,
     kinds: Mapping[str, Kind],
     setups: tuple[Setup, ...],
-    grow: int,
     rounds: int,
-    threads: int,
     chunks: Sequence[int] = CHUNKS,
 ) -> tuple[dict[tuple[str, str], list[Outcome]], dict[tuple[str, str], Kind]]:
     """(outcomes by setup and kind, one a round; what was chosen for each)."""
-
-    async def on_engine(kind: Kind, setup: Setup, work: list[Request]) -> Outcome:
-        return await serve(kind, setup, work, grow, threads)
-
     found: dict[tuple[str, str], list[Outcome]] = {}
     chosen: dict[tuple[str, str], Kind] = {}
     for turn, setup in report.progress([(r, s) for r in range(rounds) for s in setups], "setups"):
-        tokens_per_s = await capacity(setup, grow, threads)
+        tokens_per_s = await capacity(make, setup)
         if not turn:
-            best = await choose_chunks(kinds, setup, tokens_per_s, chunks, on_engine)
+            best = await choose_chunks(kinds, setup, tokens_per_s, chunks, partial(serve, make))
             chosen |= {(setup.name, name): kind for name, kind in best.items()}
         work = requests(setup, tokens_per_s, seed=turn)
         for name in in_turn(kinds, turn):
-            outcome = await on_engine(chosen[setup.name, name], setup, work)
+            outcome = await serve(make, chosen[setup.name, name], setup, work)
             found.setdefault((setup.name, name), []).append(outcome)
     return found, chosen
 
@@ -273,19 +294,29 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument(
         "--chunks", type=int, nargs="+", default=CHUNKS, help="for baselines to choose from, tokens"
     )
+    parser.add_argument("--shape", choices=SHAPES, help="random weights of this shape")
+    parser.add_argument("--device", default="cpu", help="of torch, with --shape: cpu, cuda … (default cpu)")
+    parser.add_argument(
+        "--longer", type=int, default=1, help="factor on the lengths of prompts and answers (default 1)"
+    )
     parser.add_argument(
         "--ablation", action="store_true", help="only the second tier's parts, memory binding"
     )
     options = parser.parse_args(arguments)
     kinds = ABLATIONS if options.ablation else KINDS
     setups = tuple(s for s in SETUPS if s.binding and s.burst) if options.ablation else SETUPS
-    setups = tuple(s for s in setups if options.only in s.name)
-    found, chosen = asyncio.run(
-        compare(kinds, setups, options.grow, options.rounds, options.threads, options.chunks)
-    )
+    setups = tuple(s.longer(options.longer) for s in setups if options.only in s.name)
+    if options.shape is None:
+        make, what = embedded(options.grow, options.threads), f"target × {options.grow}"
+    else:
+        make = of_shape(options.shape, options.device, options.threads)
+        what = f"shape {options.shape} on {options.device}"
+    if options.device == "cpu":
+        what += "; KV link emulated"
+    found, chosen = asyncio.run(compare(make, kinds, setups, options.rounds, options.chunks))
     for setup in setups:
         report.table(
-            f"{setup.name} (target × {options.grow}; KV link emulated)",
+            f"{setup.name} ({what})",
             COLUMNS,
             [_row(name, chosen[setup.name, name], found[setup.name, name]) for name in kinds],
         )
