@@ -52,6 +52,8 @@ from tandem.policies.speculation.window import StaticWindow
 
 DRAFT_SEED = 0x5DEECE66D  # see drafting()
 NOTHING = Drafts([])
+OPENING_S = 0.25
+"""Longest that an answer waits for its drafter to open a session; it goes on without drafts meanwhile."""
 
 
 @dataclass(slots=True)
@@ -257,8 +259,7 @@ class SpeculativeRun(ModeRun):
                     observer.look()
                 plan = rounds.next(len(log), first.behind)
                 drafter = drafters.get(plan.drafter)
-                if drafter is first and not drafter.begun:  # the pair has rested
-                    drafter.begin()
+                if drafter is first and not await first.opened():
                     plan = rounds.put_off(plan)
                 if plan.alone:
                     async with aclosing(_decode_alone(target, first, log, plan.alone, rounds)) as deltas:
@@ -327,7 +328,7 @@ class _DraftSession:
         self.session, self._target, self._job, self._log = session, target, job, log
         self._known = 0  # output tokens that it has got
         self._opening: asyncio.Task[None] | None = None
-        self._open = False
+        self._open = self._awaited = False
         self.took_s = 0.0
         self.choice: DraftChoice | None = None
         self.sampled: bool | None = None
@@ -355,6 +356,17 @@ class _DraftSession:
         if probs and self.choice is not None and not self._job.sampling.greedy:
             self.sampled = probs = self.choice.choose()
         await self.session.open(self._job.prompt, drafting(self._job.sampling, probs), log)
+
+    async def opened(self) -> bool:
+        """Wait for a moment until the session is open, once, if opening it has begun; else begin. Return whether it is,
+        or cannot be opened: until then the target had better decode alone."""
+        if self._opening is None:
+            self.begin()
+            return False
+        if not self._opening.done() and not self._awaited:
+            self._awaited = True
+            await asyncio.wait((self._opening,), timeout=OPENING_S)
+        return self._opening.done()
 
     async def ready(self) -> None:
         """Wait until the session is open; raises what went wrong with that."""

@@ -51,7 +51,7 @@ def test_the_forward_pass_equals_the_naive_one(tmp_path: Path) -> None:
     tokens = [5, 9, 2, 30, 11, 7, 7]
     logits = tiny.model.forward(tiny.model.batch([BatchPiece(tokens, 0, [6, 1], 7)], pool), pool)
     expected = torch.stack([tiny.logits(tuple(tokens[: i + 1])) for i in range(7)])
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits.cpu(), expected.cpu(), atol=1e-4, rtol=1e-4)
 
 
 CONFIGS = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tandem.deployments.modes.speculative.mode import Speculation
+from tandem.deployments.modes.speculative.mode import OPENING_S, Speculation
 from tandem.deployments.request.job import Job
 from tandem.engine.base import Draft, Drafts, EngineStats, NoCapacity, Sampling, Verdict, Verify
 from tandem.engine.null.engine import NullEngine, NullSession
@@ -168,8 +169,12 @@ class SlowToOpen(NullEngine):
 
     OPEN_S = 0.2
 
+    def __init__(self, open_s: float = OPEN_S) -> None:
+        super().__init__()
+        self.open_s = open_s
+
     async def open(self, *asked: Any) -> NullSession:
-        await asyncio.sleep(self.OPEN_S)
+        await asyncio.sleep(self.open_s)
         return await super().open(*asked)
 
 
@@ -187,3 +192,22 @@ async def test_the_target_decodes_while_a_drafter_begins_that_has_rested() -> No
     seen = Speculation.of(stats)
     assert (seen.rounds, seen.drafted) == (1, 3)
     assert times_s[1] <= times_s[0] + SlowToOpen.OPEN_S / 2
+
+
+@pytest.mark.parametrize("busy", ["phone", "drafter"])
+async def test_an_answer_goes_on_while_its_drafter_is_too_busy_to_open_a_session(busy: str) -> None:
+    drafter = SlowToOpen(open_s=0.9)
+    here = {"phone": drafter} if busy == "phone" else {}
+    world = World([NullEngine(tokens_per_s=20)], [] if here else [drafter], here, (3,))
+    loop, times_s = asyncio.get_running_loop(), list[float]()
+    wanted = Job(
+        11, PROMPT, Sampling(max_tokens=TOKENS), mode="speculative", device="phone" if here else None
+    )
+    async with aclosing(world.executor.run(wanted)) as deltas:
+        ids = []
+        async for delta in deltas:
+            ids += delta.ids
+            times_s.append(loop.time())
+    assert ids == EXPECTED
+    assert max(b - a for a, b in pairwise(times_s)) <= OPENING_S + 0.1
+    assert (await drafter.stats()).tokens_drafted > 0, "once it was open"
