@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 LOOK_S = 0.2
@@ -46,7 +47,8 @@ def watch(haproxy: int, proxy: int, binary: str, folder: str, name: str, *option
         return
     copy = config.with_name("stand-in.cfg")
     copy.write_text(_SOCKET.sub("", config.read_text()))  # Ray is to notice, for all that
-    process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=_end_with_parent)
+    with_this = partial(_end_with, os.getpid())
+    process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=with_this)
     alone_s = None
     while process.poll() is None:
         time.sleep(LOOK_S)
@@ -112,8 +114,11 @@ def _alive(pid: int) -> bool:
     return bool(pid) and Path(f"/proc/{pid}").exists()
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: int) -> None:
+    """Have this process end with its parent; at once if that has ended already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 if __name__ == "__main__":

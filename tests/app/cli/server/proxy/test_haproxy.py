@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from stat import S_IMODE
@@ -255,6 +256,16 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
         stack.callback(process.terminate)
         until(lambda: watcher not in stand_ins(tmp_path))
         assert httpx.get(url, timeout=20).status_code == 200
+
+
+def test_a_stand_in_does_not_begin_whose_watcher_has_just_ended() -> None:
+    """Nobody would end it."""
+    orphaned = partial(stand_in._end_with, parent_of(os.getpid()))
+    with subprocess.Popen(["sleep", "60"], preexec_fn=orphaned) as process:
+        try:
+            assert process.wait(20) == 1
+        finally:
+            process.kill()
 
 
 def answers(url: str) -> bool:
