@@ -259,7 +259,7 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
 
 
 def test_a_stand_in_does_not_begin_whose_watcher_has_just_ended() -> None:
-    """Nobody would end it."""
+    """Else it would outlive its cluster."""
     orphaned = partial(stand_in._end_with, parent_of(os.getpid()))
     with subprocess.Popen(["sleep", "60"], preexec_fn=orphaned) as process:
         try:
