@@ -66,9 +66,9 @@ class RouterStandIn:
                 away = loop.create_task(self._away.wait())
                 await asyncio.wait({task, away}, timeout=LATE_S + SIGN_S, return_when=asyncio.FIRST_COMPLETED)
                 away.cancel()
-            if not task.done():
-                return await instead()
-            return task.result()
+            if task.done():
+                return task.result()
+            return await _either(task, loop.create_task(instead()))
         finally:
             task.cancel()
 
@@ -98,3 +98,15 @@ class RouterStandIn:
         """Watch the router no more."""
         if self._watching is not None:
             self._watching.cancel()
+
+
+async def _either(asked: asyncio.Task[T], instead: asyncio.Task[T]) -> T:
+    """Return the router's answer if it comes back with one before there is another: what waits for endpoints here hears
+    of none any more then. Raises as the other."""
+    try:
+        await asyncio.wait({asked, instead}, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done() and not instead.done() and not asked.cancelled() and asked.exception() is None:
+            return asked.result()
+        return await instead
+    finally:
+        instead.cancel()

@@ -86,6 +86,24 @@ async def test_a_request_that_waits_at_a_router_that_is_there_waits_on() -> None
 
 
 @in_virtual_time
+async def test_a_request_that_waits_here_is_answered_by_the_router_once_it_is_back() -> None:
+    """The scheduler has said nothing until then, and its changes are no longer followed."""
+    router = Router()
+    router.up.clear()
+
+    async def follow(see: Callable[[Snapshot], object]) -> None:
+        await asyncio.Event().wait()
+
+    there = RouterStandIn(model_routings, follow, router.up.wait)
+    asking = asyncio.create_task(there.assign(CLOUD, router.assign()))
+    await asyncio.sleep(LATE_S + 2 * SIGN_S)
+    assert not asking.done()
+    router.up.set()
+    assert await asking == OWN
+    assert now_s() == pytest.approx(LATE_S + 2 * SIGN_S, abs=0.01)
+
+
+@in_virtual_time
 async def test_what_the_router_refuses_is_refused() -> None:
     async def refuse() -> Assignment:
         raise NoEndpoint("no verifier is up")
