@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tandem.deployments.config.settings import AccountSettings
+from tandem.deployments.modes.speculative.mode import OPENING_S
 from tandem.deployments.request.job import Delta, Job, JobStats
 from tandem.deployments.request.timeouts import Limits, Timeouts
 from tandem.engine.base import (
@@ -201,7 +202,10 @@ def test_a_process_that_is_stopped_costs_a_program_no_more_than_three_seconds(
         assert answer.ids == EXPECTED
         gap_s = max(answer.longest_gap_s, answer.times_s[0] - began_s)
         assert gap_s <= 3.0
-        assert gap_s > 1.0, "it stalled"
+        if mode == "speculative" and stopped != "verifier" and at_s == 0.0:
+            assert gap_s < 2 * OPENING_S, "its session is never open, and the target decodes alone"
+        else:
+            assert gap_s > 1.0, "it stalled"
 
     run(main())
 
