@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+
+from tandem.deployments.request.assignment import Unavailable
 
 T = TypeVar("T")
 
@@ -52,3 +54,12 @@ class Process:
                     raise
             finally:
                 del self._calls[call]
+
+
+async def within(limit_s: float, answer: Awaitable[T], who: str) -> T:
+    """Return a process's answer. Raises Unavailable if there is none within so many seconds."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await answer
+    except TimeoutError:
+        raise Unavailable(f"{who} does not answer") from None

@@ -1,4 +1,7 @@
-"""Injects faults into a world whose router and scheduler may be lost."""
+"""Injects faults into a world whose router and scheduler may be lost.
+
+While there is no router, front doors assign requests themselves, by the live stand-in. One stands for all of them.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,19 @@ from tandem.deployments.modes.race.router import RaceBriefing
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, Present, RoutingRequest
 from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.request.pools import MIDDLE, VERIFIER
+from tandem.deployments.routing.directory import Snapshot
+from tandem.deployments.routing.models import ModelRoutings, RoutedModel
 from tandem.deployments.routing.routing import Routing
+from tandem.deployments.routing.stand_in import RouterStandIn
 from tandem.engine.core.engine import CoreEngine
 from tandem.policies.estimators.overdue import HUNG_S
 from tandem.simulator.chaos.house import House
-from tandem.simulator.chaos.process import Process
+from tandem.simulator.chaos.process import Process, within
 from tandem.simulator.chaos.scenario import Fault
 from tandem.simulator.config.config import Config
 from tandem.simulator.engines.engine import TimedDriver
 from tandem.simulator.world.server import SimulatedServer
-from tandem.simulator.world.world import World
+from tandem.simulator.world.world import REFRESH_S, World
 
 RESTART_S = 8.0  # until a dead replica's successor answers, as measured with Ray Serve
 CHECK_S = 1.0  # between two checks of a replica's health
@@ -40,7 +46,9 @@ class FragileWorld(World):
     allowed: tokens that the budget allows all races together, as each router has planned them.
     losses: lost endpoints, and when.
     hung: replicas whose engines hang, though they answer.
-    outages: times without a verifier that new sessions can reach, or without router or scheduler: from when until when.
+    stand_in: assigns requests while there is no router.
+    outages: times without a verifier that new sessions can reach, or without scheduler, or where requests have keys
+        without router or key service: from when until when.
     """
 
     def __init__(
@@ -55,12 +63,17 @@ class FragileWorld(World):
         self.hung: set[SimulatedServer] = set()
         self.outages: list[tuple[float, float]] = []
         self._out_since_s: float | None = None
-        self._planned: set[tuple[Routing, int]] = set()  # by router and request
+        self._planned: set[tuple[object, int]] = set()  # by router and request
         self.house: House | None = None
-        self._router = Process()
+        self._router, self._soon_s = Process(), config.limits.open_s
         super().__init__(config)
+        self.stand_in = RouterStandIn(
+            lambda: ModelRoutings([RoutedModel("", "", 0, 0)], lambda _: self.new_routing()),
+            self._follow,
+            partial(self._router.ask, _sign),
+        )
         if tenants:
-            self.house = House(self.loop, tenants, self._router, lambda: self.routing, folder)
+            self.house = House(self.loop, tenants, self._router, self.stand_in, lambda: self.routing, folder)
 
     def run(self, job: Job, device: int) -> AsyncGenerator[Delta, None]:
         executor = self.executor(job.mode, device)
@@ -74,30 +87,51 @@ class FragileWorld(World):
             self.house.answered(report)
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
-        assignment = await self._router.ask(partial(super().assign, wanted))
-        self._note_plan(wanted, assignment)
+        made: list[tuple[Routing, Assignment]] = []
+
+        async def ask() -> Assignment:
+            made.append((self.routing, assignment := await super(FragileWorld, self).assign(wanted)))
+            return assignment
+
+        assignment = await self.stand_in.assign(wanted, self._router.ask(ask))
+        router = next((router for router, its in made if its is assignment), None)
+        if router is None:  # by the stand-in
+            self.assigned(wanted, assignment)
+        self._note_plan(router or self.stand_in, wanted, assignment)
         return assignment
+
+    async def _follow(self, see: Callable[[Snapshot], object]) -> None:
+        """Pass on what the scheduler says is up, if there is one."""
+        version = 0
+        while True:
+            if self.loop.time() >= self.deaf_until_s:
+                snapshot = self._directory.since(version)
+                version = snapshot.version
+                see(snapshot)
+            await asyncio.sleep(REFRESH_S)
 
     async def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
         async def ask() -> Assignment | None:
             limited = self.house is not None and self.house.limits_usd(wanted.request)
             return None if limited else await super(FragileWorld, self).reconsider(wanted, present)
 
-        return await self._router.ask(ask)
+        return await within(self._soon_s, self._router.ask(ask), "the router")
 
     async def ask(self, mode: str, question: object) -> Any:
         return await self._router.ask(partial(super().ask, mode, question))
 
     async def _replaces(self, endpoint: EndpointInfo) -> bool:
-        return await self._router.ask(partial(super()._replaces, endpoint))
+        return await within(
+            self._soon_s, self._router.ask(partial(super()._replaces, endpoint)), "the router"
+        )
 
     def tell(self, mode: str, said: object) -> None:
         """Tell the router, if there is one: what its predecessor knew is gone."""
         if self._router.up:
             super().tell(mode, said)
 
-    def _note_plan(self, wanted: RoutingRequest, assignment: Assignment) -> None:
-        plan = self.routing, wanted.request
+    def _note_plan(self, router: object, wanted: RoutingRequest, assignment: Assignment) -> None:
+        plan = router, wanted.request
         if not isinstance(assignment.briefing, RaceBriefing):
             if wanted.request not in self.limits:
                 self.before[wanted.request] += wanted.prompt_tokens + wanted.sent
@@ -118,7 +152,7 @@ class FragileWorld(World):
     @property
     def _locked(self) -> bool:
         """Whether requests with keys wait, as nobody knows them, or what was let in."""
-        return self.house is not None and self.house.locked
+        return self.house is not None and (self.house.locked or not self._router.up)
 
     @property
     def _out(self) -> bool:
@@ -127,7 +161,7 @@ class FragileWorld(World):
             if s.endpoint.engine == VERIFIER and s.up and s.alive and s not in self.hung
         ]  # fmt: skip
         reached = any(s.path is None or s.path.is_clear for s in verifiers)
-        return not reached or not self._router.up or self.loop.time() < self.deaf_until_s or self._locked
+        return not reached or self.loop.time() < self.deaf_until_s or self._locked
 
     def look(self) -> None:
         """Record whether an outage has begun or ended."""
@@ -144,9 +178,9 @@ class FragileWorld(World):
         return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in outages)
 
     def refresh(self) -> None:
-        """Refresh the listing; later, while there is no scheduler or router."""
+        """Refresh the listing; later, while there is no scheduler."""
         self.look()
-        if self.loop.time() < self.deaf_until_s or not self._router.up:
+        if self.loop.time() < self.deaf_until_s:
             self.refresh_soon()
         else:
             super().refresh()
@@ -398,6 +432,10 @@ class Saboteur:
         """Stop the directory's updates."""
         self._world.deaf_until_s = self._world.loop.time() + fault.seconds / 4
         self._world.look()
+
+
+async def _sign() -> None:
+    """Answer, as a router does that is there."""
 
 
 async def _run(what: Awaitable[None]) -> None:

@@ -176,30 +176,37 @@ class World:
 
     def restart_router(self) -> None:
         """Replace the router by one without any state."""
+        self.routing = self.new_routing()
+
+    def new_routing(self) -> Routing:
+        """Return a router's routing, which knows of nothing."""
         config = self.config
         assigner = Assigner(
             config.router.collaboration.create(),
             config.router.routing.create,
             max(engine.batch_limit for engine in self.engines),
         )
-        self.routing = Routing(assigner, config.router, config.accounts, self._modes, Random(config.seed))
+        return Routing(assigner, config.router, config.accounts, self._modes, Random(config.seed))
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
         """Ask the router."""
         for pool in self.pools:
             pool.wake()
         assignment = await self.routing.assign(wanted)
-        self.served[wanted.request] = self._server(assignment)
-        self.refresh_soon()
+        self.assigned(wanted, assignment)
         return assignment
 
     async def reconsider(self, wanted: RoutingRequest, present: Present) -> Assignment | None:
         """Ask the router for another way to go on, as Routing.reconsider."""
         made = self.routing.reconsider(wanted, present)
         if made is not None:
-            self.served[wanted.request] = self._server(made)
-            self.refresh_soon()
+            self.assigned(wanted, made)
         return made
+
+    def assigned(self, wanted: RoutingRequest, assignment: Assignment) -> None:
+        """Note where a request goes."""
+        self.served[wanted.request] = self._server(assignment)
+        self.refresh_soon()
 
     async def ask(self, mode: str, question: object) -> Any:
         """Ask a mode's part at the router, see Routing.ask."""
