@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from tandem.deployments.request.assignment import Assignment, RoutingRequest
+from tandem.deployments.request.assignment import Assignment, RoutingRequest, Unavailable
 from tandem.deployments.routing.directory import Snapshot
 from tandem.deployments.routing.models import ModelRoutings
+from tandem.engine.base import EngineError
 
 logger = logging.getLogger("ray.serve")
 
@@ -101,12 +102,18 @@ class RouterStandIn:
 
 
 async def _either(asked: asyncio.Task[T], instead: asyncio.Task[T]) -> T:
-    """Return the router's answer if it comes back with one before there is another: what waits for endpoints here hears
-    of none any more then. Raises as the other."""
+    """Return what the router says if it comes back before there is another answer: what waits for endpoints here hears
+    of none any more then. Raises as both."""
     try:
         await asyncio.wait({asked, instead}, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done() and not instead.done() and not asked.cancelled() and asked.exception() is None:
-            return asked.result()
-        return await instead
+        return asked.result() if not instead.done() and _is_answered(asked) else await instead
     finally:
         instead.cancel()
+
+
+def _is_answered(asked: asyncio.Task[Any]) -> bool:
+    """Return whether the router has said something, be it that it refuses."""
+    if asked.cancelled():
+        return False
+    error = asked.exception()
+    return error is None or (isinstance(error, EngineError) and not isinstance(error, Unavailable))

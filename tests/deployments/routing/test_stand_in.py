@@ -86,7 +86,10 @@ async def test_a_request_that_waits_at_a_router_that_is_there_waits_on() -> None
 
 
 @in_virtual_time
-async def test_a_request_that_waits_here_is_answered_by_the_router_once_it_is_back() -> None:
+@pytest.mark.parametrize("refusal", [None, NoEndpoint("no device is up")])
+async def test_a_request_that_waits_here_is_answered_by_the_router_once_it_is_back(
+    refusal: Exception | None,
+) -> None:
     """The scheduler has said nothing until then, and its changes are no longer followed."""
     router = Router()
     router.up.clear()
@@ -94,12 +97,22 @@ async def test_a_request_that_waits_here_is_answered_by_the_router_once_it_is_ba
     async def follow(see: Callable[[Snapshot], object]) -> None:
         await asyncio.Event().wait()
 
+    async def ask() -> Assignment:
+        made = await router.assign()
+        if refusal is not None:
+            raise refusal
+        return made
+
     there = RouterStandIn(model_routings, follow, router.up.wait)
-    asking = asyncio.create_task(there.assign(CLOUD, router.assign()))
+    asking = asyncio.create_task(there.assign(CLOUD, ask()))
     await asyncio.sleep(LATE_S + 2 * SIGN_S)
     assert not asking.done()
     router.up.set()
-    assert await asking == OWN
+    if refusal is None:
+        assert await asking == OWN
+    else:
+        with pytest.raises(NoEndpoint, match="no device"):
+            await asking
     assert now_s() == pytest.approx(LATE_S + 2 * SIGN_S, abs=0.01)
 
 
