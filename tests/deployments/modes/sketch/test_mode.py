@@ -225,7 +225,9 @@ async def test_sentences_come_in_the_sketchs_order_from_small_models(target: Eng
     assert told.sketches == 1
     assert told.notes - told.openings == len(sentences(deltas)) == told.candidates >= 3
     assert (told.openings, set(stats.by_origin)) == (1, {"cloud", "expansion"})
-    assert max(len(delta.ids) for delta in deltas[: stats.by_origin["cloud"]]) <= 2, "it begins word by word"
+    opening = [len(delta.ids) for delta in deltas if set(delta.origins) == {Origin.CLOUD}]
+    assert len(opening) > 1, "it begins word by word, several at a time where the machine is busy"
+    assert sum(opening) == stats.by_origin["cloud"]
     whole, _, _ = await answer(made, job(mode="cloud"))
     facts = [word for word in TEXT.decode(whole).split() if word[0].isupper()]
     shared = sum(fact in TEXT.decode(ids) for fact in facts)
