@@ -530,11 +530,24 @@ class _Site:
                 self.broken.append(
                     f"{found} tokens {side} are booked for devices; {due[side]} are due, {lost[side]} may be lost"
                 )
-        afar = [answer for answer in self.answers if answer.request.afar and answer.ended]
+        afar = [
+            answer for answer in self.answers
+            if answer.request.afar and answer.ended and not self._killed_at_end(answer)
+        ]  # fmt: skip
         if booked.requests < len(afar):
             self.broken.append(
                 f"{booked.requests} requests of devices are booked, and {len(afar)} have ended"
             )
+
+    def _killed_at_end(self, answer: DialledAnswer) -> bool:
+        """Return whether its program was killed before it could say that the answer is over."""
+        ended_s = answer.times_s[-1]
+        return any(
+            fault.kind == "redial"
+            and fault.target == answer.request.device
+            and ended_s - LATE_S <= fault.at_s <= ended_s + LATE_S
+            for fault in self.done
+        )
 
 
 LATE_S = 0.1
