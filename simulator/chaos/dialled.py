@@ -507,11 +507,13 @@ class _Site:
         elif (not answer.ended or len(answer.ids) < len(expected)) and not (killed or refused):
             came = f"{len(answer.ids)} of {len(expected)} tokens, {answer.failure}"
             self.broken.append(f"{what} did not come whole: {came}")
-        gap_s = max(after - before for before, after in pairwise(answer.times_s))
-        away_s = max(GAP_S, sum(fault.seconds + GAP_S for fault in meanwhile))
-        limit_s = away_s if request.afar else ELSEWHERE_S * max(1, len(meanwhile))
-        if not killed and gap_s > limit_s:
-            self.broken.append(f"{what} waited {gap_s:.1f} s")
+        for before_s, after_s in pairwise(answer.times_s):
+            within = [f for f in meanwhile if f.at_s <= after_s and before_s <= f.at_s + f.seconds + AFTER_S]
+            gap_s, limit_s = after_s - before_s, ELSEWHERE_S * max(1, len(within))
+            if request.afar:
+                limit_s = max(GAP_S, sum(fault.seconds + GAP_S for fault in within))
+            if not killed and gap_s > limit_s:
+                self.broken.append(f"{what} waited {gap_s:.1f} s")
 
     async def _check_bills(self) -> None:
         """The ledger has what the verifier gave, but for the last moments of killed gateways."""

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tandem.deployments.access.accounts import Accounts
 from tandem.deployments.access.client.bill_sender import BOOKED_S, BillSender
@@ -35,8 +35,6 @@ from tandem.deployments.request.job import Delta, Job
 from tandem.deployments.routing.routing import Routing
 from tandem.deployments.routing.stand_in import RouterStandIn
 from tandem.simulator.chaos.process import Process, within
-
-T = TypeVar("T")
 
 NOON_S = 1_767_268_800.0
 """Begin of a run, seconds since the epoch: noon, so that it ends on the same day."""

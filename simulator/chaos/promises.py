@@ -143,7 +143,13 @@ def _late_s(answer: SimulatedAnswer, outcome: ChaosOutcome, world: FragileWorld)
     late_s = 0.0
     for dry_s, end_s in _waits(answer):
         lost = {endpoint.name for endpoint in _losses(world, dry_s, end_s)}
-        if hit:  # it may be waited for
+        if any(
+            f.kind in DEVICE_FAULTS
+            and f.target == answer.device
+            and f.at_s <= end_s
+            and dry_s <= f.at_s + f.seconds
+            for f in outcome.faults
+        ):  # it may be waited for
             lost.add(f"device-{answer.device}")
         allowed_s = GAP_S * max(1, len(lost))
         late_s = max(late_s, end_s - dry_s - world.out_s(dry_s, end_s) - allowed_s)
