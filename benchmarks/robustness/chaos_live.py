@@ -114,9 +114,11 @@ async def is_ready(site: Site, title: str, before: list[Process], sign: signal.S
     now = await asyncio.to_thread(processes, title)
     with suppress(httpx.HTTPError):
         reply = await site.cloud.get("/readyz", timeout=5.0)
+        if not reply.is_success:  # HAProxy's own refusals are no JSON
+            return False
         whole = len(now) >= len(before) and (sign == signal.SIGSTOP or before[0] not in now)
         told = reply.json()
-        listed = reply.is_success and all(told.get(pool, 0) >= count for pool, count in POOLS.items())
+        listed = all(told.get(pool, 0) >= count for pool, count in POOLS.items())
         return whole and listed and not told.get("missing") and await site.dialled_in()
     return False
 
@@ -181,6 +183,7 @@ async def measure(
             figures = (len(outcome.gaps_s), len(outcome.failures), len(outcome.breaks))
             gap_s = max(outcome.gaps_s, default=0.0)
             rows.append((name, sign.name, *map(str, figures), f"{gap_s:.1f}", outcome.longest))
+            print(*rows[-1], sep=", ", flush=True)
     columns = ("process", "signal", "answers", "failed", "broken", "longest gap, s", "which")
     report.table(f"{streams} streams while processes are killed and stopped", columns, rows)
     return {
