@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ _SOCKET = re.compile(r"^ *stats socket (\S+).*\n", re.MULTILINE)
 
 
 def watch(haproxy: int, proxy: int, binary: str, folder: str, name: str, *options: str) -> None:
-    """Return when a HAProxy needs no stand-in, or has none any more.
+    """Return when a HAProxy needs no stand-in, or has none any more. A stand-in that dies or hangs gets a successor.
 
     haproxy, proxy: pids of the HAProxy, and of Ray's proxy that has started it.
     binary, options: program and options of a stand-in.
@@ -43,23 +44,38 @@ def watch(haproxy: int, proxy: int, binary: str, folder: str, name: str, *option
     """
     config, ray = Path(folder) / name, _parent(proxy)
     _wait_for_end(haproxy, config)
-    if not _alive(ray) or _answers(config):  # the cluster ends, or another HAProxy has taken over
-        return
     copy = config.with_name("stand-in.cfg")
-    copy.write_text(_SOCKET.sub("", config.read_text()))  # Ray is to notice, for all that
+    until = _Until(config, proxy, ray)
     with_this = partial(_end_with, os.getpid())
-    process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=with_this)
-    alone_s = None
-    while process.poll() is None:
-        time.sleep(LOOK_S)
-        if _answers(config):
-            process.send_signal(signal.SIGUSR1)  # it ends with its last answer
-            _wait_for_end(process.pid, None)
+    spare = f"    stats socket {config.with_name('spare')} mode 600\n"  # so that Ray notices, for all that
+    while not until.come():  # the cluster ends, or another HAProxy has taken over
+        copy.write_text(_SOCKET.sub(lambda _: spare, config.read_text()))
+        process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=with_this)
+        _wait_for_end(process.pid, copy, own=True, enough=until.come)
+        if process.poll() is None:  # with its last answer, where there will be more from another one
+            process.send_signal(signal.SIGUSR1 if until.taken_over else signal.SIGKILL)
+        if process.wait() > 0:  # it could not start, nor could the next
             return
-        if alone_s is None and not _alive(proxy):
-            alone_s = time.monotonic() + ALONE_S
-        if not _alive(ray) or (alone_s is not None and time.monotonic() > alone_s):
-            process.kill()
+
+
+class _Until:
+    """The time for which a stand-in is needed.
+
+    taken_over: whether another HAProxy answers for Ray.
+    """
+
+    def __init__(self, config: Path, proxy: int, ray: int) -> None:
+        self._config, self._proxy, self._ray = config, proxy, ray
+        self._alone_s: float | None = None
+        self.taken_over = False
+
+    def come(self) -> bool:
+        """Return whether it is over."""
+        self.taken_over = self.taken_over or _answers(self._config)
+        if self._alone_s is None and not _alive(self._proxy):
+            self._alone_s = time.monotonic() + ALONE_S
+        alone = self._alone_s is not None and time.monotonic() > self._alone_s
+        return self.taken_over or not _alive(self._ray) or alone
 
 
 def _answers(config: Path) -> bool:
@@ -83,16 +99,23 @@ def _pid_at(config: Path) -> int:
     return int(said[1]) if said else 0
 
 
-def _wait_for_end(pid: int, config: Path | None) -> None:
-    """Return when a process has ended. config: of a HAProxy, which is killed if it has answered, and does no more."""
+def _never() -> bool:
+    return False
+
+
+def _wait_for_end(pid: int, config: Path, own: bool = False, enough: Callable[[], bool] = _never) -> None:
+    """Return when a process has ended, or there is enough.
+
+    config: of a HAProxy, which is killed if it has answered, and does no more.
+    own: whether nobody else answers at its socket, so that it need not have answered.
+    """
+    answered, silent = own, 0
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    answered, silent = False, 0
-    while not select.select([process], [], [], None if config is None else LOOK_S)[0]:
+    while not select.select([process], [], [], LOOK_S)[0] and not enough():
         try:
-            assert config is not None
             answered, silent = _pid_at(config) == pid, 0
         except TimeoutError:
             silent += answered

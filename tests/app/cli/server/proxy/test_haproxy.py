@@ -258,6 +258,32 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
         assert httpx.get(url, timeout=20).status_code == 200
 
 
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_stand_in_that_dies_or_hangs_has_a_successor(tmp_path: Path, sign: signal.Signals) -> None:
+    with proxied(tmp_path, Scheme) as port:
+        url = f"http://127.0.0.1:{port}/"
+        until(lambda: bool(watchers(tmp_path)))
+        ((watcher, parent),) = watchers(tmp_path).items()
+        os.kill(parent, signal.SIGKILL)
+        until(lambda: bool(children_of(watcher)) and answers(url))
+        (first,) = children_of(watcher)
+        config = next((tmp_path / "h").rglob("stand-in.cfg"))
+        until(lambda: (config.parent / "spare").exists() and stand_in._answers(config))
+        os.kill(first, sign)
+        until(lambda: children_of(watcher) not in ([], [first]))
+        until(lambda: answers(url))
+        assert name(first) is None
+
+
+def children_of(parent: int) -> list[int]:
+    pids = [int(process.name) for process in Path("/proc").iterdir() if process.name.isdigit()]
+    found = []
+    for pid in pids:
+        with suppress(OSError):
+            found += [pid] if parent_of(pid) == parent else []
+    return found
+
+
 def test_a_stand_in_does_not_begin_whose_watcher_has_just_ended() -> None:
     """Else it would outlive its cluster."""
     orphaned = partial(stand_in._end_with, parent_of(os.getpid()))
