@@ -313,16 +313,19 @@ class Saboteur:
         return True
 
     async def _drafter(self, fault: Fault) -> None:
-        """Kill a drafter; another one replaces it beside its server, if that is still up."""
+        """Kill all drafters; each is replaced beside its server, if that is still up."""
         world = self._world
-        if (drafter := self._victim(fault, world.drafters)) is None:
+        if self._victim(fault, world.drafters) is None:
             return
-        await drafter.kill()
+        killed = [drafter for drafter in world.drafters if drafter.up]
+        for drafter in killed:
+            await drafter.kill()
         world.refresh_soon()
         await asyncio.sleep(RESTART_S)
-        if any(s.up and s.hardware is drafter.hardware for s in world.servers):
-            world.add_drafter(drafter.group, drafter.hardware)
-            world.refresh()
+        for drafter in killed:
+            if any(s.up and s.hardware is drafter.hardware for s in world.servers):
+                world.add_drafter(drafter.group, drafter.hardware)
+        world.refresh()
 
     async def _middle(self, fault: Fault) -> None:
         """Kill a middle that computes for a device."""

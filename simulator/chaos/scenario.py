@@ -9,6 +9,7 @@ from typing import Any
 
 from tandem.deployments.modes import AT_FRONT_DOORS
 from tandem.deployments.modes.sketch.mode import SketchMode
+from tandem.deployments.modes.speculative.mode import SpeculativeMode
 from tandem.policies.cost import MAINS_USD_PER_J
 from tandem.simulator.config.config import Config, parse
 from tandem.simulator.workload import Request
@@ -20,7 +21,10 @@ SHORT_RACES = 40  # additional requests in some runs
 TIGHT_BLOCKS = 256  # KV blocks of a replica without room for all
 SESSIONS = 8  # most sessions of a device
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
+NEAR_S = 0
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence", "hang", "middle", "frozen")
+FUSED = 0.3
+"""Share of speculative requests that name no device."""
 HANGS = 0.2
 """Share of seeds in which an engine hangs."""
 CHOSEN = 0.3
@@ -186,6 +190,10 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     ]
     if chosen:
         requests = [replace(each, mode=each.mode if choice.random() < 0.3 else None) for each in requests]
+    fused = Random(f"requests of {seed} that name no device")
+    requests = [
+        replace(each, named=each.mode != SpeculativeMode.name or fused.random() > FUSED) for each in requests
+    ]
     if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
         races = [_short_race(more, devices) for _ in range(SHORT_RACES)]
         if burst.random() < 0.5:  # about as many at once as fit the devices

@@ -194,7 +194,9 @@ class SpeculativeMode(Mode):
     roles = (
         EndpointRole("target", VERIFIER),
         EndpointRole("device", DEVICE, needed=False, expendable=True, if_lost="cloud"),
-        EndpointRole("drafter", DRAFTER, unless="device", expendable=True, if_lost="cloud"),
+        EndpointRole(
+            "drafter", DRAFTER, unless="device", expendable=True, if_absent="cloud", if_lost="cloud"
+        ),
     )
     settings, options = SpeculativeSettings, SpeculativeOptions
     router = SpeculativeRouter

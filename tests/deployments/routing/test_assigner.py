@@ -281,8 +281,16 @@ def test_impossible_wishes_are_refused() -> None:
     for wishes in (RoutingRequest("device"), RoutingRequest("speculative", "any")):
         with pytest.raises(NoSuchDevice, match="no device is registered"):
             nothing.assign(wishes)
-    with pytest.raises(NoEndpoint, match="no drafter"):
-        assigner(Snapshot(1, {"verifier": FULL.pools["verifier"]})).assign(RoutingRequest("speculative"))
+    with pytest.raises(NoEndpoint, match="no verifier"):
+        assigner(Snapshot(1, {"drafter": FULL.pools["drafter"]})).assign(RoutingRequest("speculative"))
+
+
+def test_the_target_goes_on_alone_while_no_drafter_is_up() -> None:
+    """A killed drafter, whose successor takes seconds to start, holds nobody up; it is missed, as one to start."""
+    router = assigner(Snapshot(1, {"verifier": FULL.pools["verifier"]}))
+    made = router.assign(RoutingRequest("speculative"))
+    assert (made.mode, list(made.endpoints)) == ("cloud", ["target"])
+    assert router.missed == {"drafter": 1}
 
 
 @pytest.mark.parametrize("wishes", [("device", "late"), ("speculative", "any"), ("race", None)])

@@ -10,6 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 from math import inf
 
@@ -21,6 +22,7 @@ from tandem.deployments.access.quota import Standing
 from tandem.deployments.access.store import BillBatch
 from tandem.deployments.admission.limits import Quotas
 from tandem.deployments.config.settings import LimitSettings
+from tandem.deployments.modes.speculative.mode import SpeculativeMode
 from tandem.deployments.modes.speculative.observer import Observer
 from tandem.deployments.request.assignment import Unavailable
 from tandem.deployments.request.session import EndpointSession
@@ -310,6 +312,12 @@ def test_endpoints_that_are_given_up_too_late_are_seen(
     monkeypatch.setattr("tandem.deployments.request.probes.PROBE_S", 4 * PROBE_S)
     monkeypatch.setattr("tandem.policies.reader.stall_timeout.FLOOR_S", 4 * FLOOR_S)
     assert breaks("was kept waiting", 2085)
+
+
+def test_answers_that_wait_for_a_drafter_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = [replace(role, if_absent="") for role in SpeculativeMode.roles]
+    monkeypatch.setattr(SpeculativeMode, "roles", roles)
+    assert breaks("was kept waiting", 541)
 
 
 def test_answers_that_wait_too_long_for_another_middle_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
