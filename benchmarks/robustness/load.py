@@ -222,17 +222,20 @@ async def under_load(
     return outcome
 
 
+STAND_IN = "stand-in.cfg"
+"""Configuration of HAProxy's stand-in."""
 REPLICA = "ray::ServeReplica:tandem:{}"
 """Title of a deployment's replicas."""
 
 
 def processes(title: str, of: int | None = None) -> list[Process]:
     """Return the descendants of a process, by default of this one, whose command line begins with a title, or whose
-    program is called so."""
+    program is called so; without stand-ins, which go when Ray's own processes are back."""
     found = []
     for process in descendants(of):
         with suppress(OSError):
             said = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
-            if said.startswith(title) or Path(said.split("\0")[0]).name == title:
+            called = said.startswith(title) or Path(said.split("\0")[0]).name == title
+            if called and STAND_IN not in said:
                 found.append(process)
     return found
