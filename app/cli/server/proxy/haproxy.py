@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -36,8 +37,9 @@ exited before it sent anything may have begun to answer. But then that answer ha
 over a kept connection just as the replica closed it would be lost."""
 STUCK_S = 60
 """Seconds after which a client that takes in nothing of its answer is disconnected; one that waits for it is not."""
-CHECK = {"INTER": "600ms", "FASTINTER": "100ms", "FALL": "2"}
-"""Checks of the API's replicas: one that does not answer gets no new requests after two seconds."""
+CHECK = {"INTER": "500ms", "FASTINTER": "100ms", "FALL": "2"}
+"""Checks of the API's replicas: one that does not answer gets no new requests after 1.6 s, so that a client that comes
+back after two seconds of silence finds another."""
 REQUEST_S = 30
 """Seconds within which a client's request must have come, of a long one the first 16 KiB; Ray sets no limit."""
 MOST_CONNECTIONS = 16_000
@@ -139,7 +141,9 @@ def _command(admin: Path, command: str) -> str:
         return b"".join(iter(lambda: connection.recv(4096), b"")).decode()
 
 
-def put_right(config: str, ports: Sequence[str], successor: Path, bind: str = "") -> str:
+def put_right(
+    config: str, ports: Sequence[str], successor: Path, bind: str = "", hidden: bool = False
+) -> str:
     """Return HAProxy's configuration with these ports on this machine alone, with OPTIONS and with SUCCESSOR: it
     forwards the client's address, and holds requests until they are complete, unless they are long, so that they can
     be retried at another replica. No address has more than half of the connections. A corrected configuration stays
@@ -147,6 +151,7 @@ def put_right(config: str, ports: Sequence[str], successor: Path, bind: str = ""
 
     successor: socket where a HAProxy takes over the requests of the one before.
     bind: address for clients, and the certificate that they are shown, in place of Serve's address; "": Serve's.
+    hidden: whether clients reach another HAProxy there, and not this one.
     """
     config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
     if "option forwardfor" in config:
@@ -155,8 +160,9 @@ def put_right(config: str, ports: Sequence[str], successor: Path, bind: str = ""
 
     def clients(serves: re.Match[str]) -> str:
         (most,) = re.findall(r"^ +maxconn (\d+)$", config, flags=re.MULTILINE)
+        public = "" if hidden else f"    bind {bind or serves[1]}\n"
         return (
-            f"frontend http_frontend\n    bind {bind or serves[1]}\n"
+            f"frontend http_frontend\n{public}"
             f"    bind unix@{successor} accept-proxy mode 600\n"
             + SHARE.format(most=int(most) // 2)
             + (ENCRYPTED if " ssl " in bind else "")
@@ -170,6 +176,14 @@ def put_right(config: str, ports: Sequence[str], successor: Path, bind: str = ""
     return first.sub(before_others, config) + SUCCESSOR.format(socket=successor)
 
 
+def _listens(at: Path) -> bool:
+    """Return whether a process listens at a socket."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(at))
+        return True
+    return False
+
+
 def become(binary: str, metrics: str, stats: str, bind: str, parent: str, *arguments: str) -> None:
     """HAProxy, which ends when the process that started it does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -177,10 +191,13 @@ def become(binary: str, metrics: str, stats: str, bind: str, parent: str, *argum
         sys.exit(1)
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
-        file.write_text(put_right(file.read_text(), (metrics, stats), file.with_name("next"), bind))
+        config, spare = file.read_text(), file.with_name("spare")
+        # Ray's new HAProxy knows no application at first, which its stand-in does.
+        hidden = "use_backend" not in config and _listens(spare)
+        file.write_text(put_right(config, (metrics, stats), file.with_name("next"), bind, hidden))
         if "-c" not in arguments:  # it does not only check the file
             options = [option for option in arguments if option in ("-db", "-dR")]
-            whose = [str(os.getpid()), parent, binary, str(file.parent), file.name]
+            whose = [str(os.getpid()), parent, binary, str(file), str(spare)]
             subprocess.Popen([sys.executable, "-IS", STAND_IN, *whose, *options], start_new_session=True)
     os.execv(binary, [binary, *arguments])
 

@@ -2,8 +2,8 @@
 
 Ray Serve takes half a minute to notice that its HAProxy is gone, and to start another one. Until then a second one with
 the same configuration answers clients: this program waits beside each HAProxy, kills one that is stopped or hangs,
-starts the second one if nobody has taken over when the first is gone, and ends it when Ray's new one is there. It needs
-nothing but Python.
+starts the second one if nobody has taken over when the first is gone, and ends it when Ray's new one is there and has
+heard of the application. It needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -31,25 +31,27 @@ ANSWER_S = 0.75
 SILENT = 2
 """Times in a row that a HAProxy does not answer before it is killed: it is stopped, or hangs, as do its clients."""
 _PR_SET_PDEATHSIG = 1
-_PID = re.compile(rb"^Pid: (\d+)", re.MULTILINE)
+_PID = re.compile(r"^Pid: (\d+)", re.MULTILINE)
+_ROUTE = re.compile(r"^ *use_backend (\S+) if is_", re.MULTILINE)
 _SOCKET = re.compile(r"^ *stats socket (\S+).*\n", re.MULTILINE)
 
 
-def watch(haproxy: int, proxy: int, binary: str, folder: str, name: str, *options: str) -> None:
+def watch(haproxy: int, proxy: int, binary: str, config: Path, admin: str, *options: str) -> None:
     """Return when a HAProxy needs no stand-in, or has none any more. A stand-in that dies or hangs gets a successor.
 
     haproxy, proxy: pids of the HAProxy, and of Ray's proxy that has started it.
     binary, options: program and options of a stand-in.
-    folder, name: of the configuration file.
+    config: the configuration file.
+    admin: socket that a stand-in is commanded by.
     """
-    config, ray = Path(folder) / name, _parent(proxy)
+    ray = _parent(proxy)
     _wait_for_end(haproxy, config)
-    copy = config.with_name("stand-in.cfg")
-    until = _Until(config, proxy, ray)
+    copy, text = config.with_name("stand-in.cfg"), config.read_text()
+    until = _Until(config, _routes(text), proxy, ray)
     with_this = partial(_end_with, os.getpid())
-    spare = f"    stats socket {config.with_name('spare')} mode 600\n"  # so that Ray notices, for all that
+    spare = f"    stats socket {admin} mode 600\n"  # so that Ray notices, for all that
     while not until.come():  # the cluster ends, or another HAProxy has taken over
-        copy.write_text(_SOCKET.sub(lambda _: spare, config.read_text()))
+        copy.write_text(_SOCKET.sub(lambda _: spare, text))
         process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=with_this)
         _wait_for_end(process.pid, copy, own=True, enough=until.come)
         if process.poll() is None:  # with its last answer, where there will be more from another one
@@ -61,42 +63,54 @@ def watch(haproxy: int, proxy: int, binary: str, folder: str, name: str, *option
 class _Until:
     """The time for which a stand-in is needed.
 
-    taken_over: whether another HAProxy answers for Ray.
+    served: backends that a stand-in has. Ray starts a HAProxy without any, and tells it later.
+    taken_over: whether another HAProxy answers for Ray, and has them.
     """
 
-    def __init__(self, config: Path, proxy: int, ray: int) -> None:
-        self._config, self._proxy, self._ray = config, proxy, ray
+    def __init__(self, config: Path, served: set[str], proxy: int, ray: int) -> None:
+        self._config, self._served, self._proxy, self._ray = config, served, proxy, ray
         self._alone_s: float | None = None
         self.taken_over = False
 
     def come(self) -> bool:
         """Return whether it is over."""
-        self.taken_over = self.taken_over or _answers(self._config)
+        self.taken_over = self.taken_over or _has(self._config, self._served)
         if self._alone_s is None and not _alive(self._proxy):
             self._alone_s = time.monotonic() + ALONE_S
         alone = self._alone_s is not None and time.monotonic() > self._alone_s
         return self.taken_over or not _alive(self._ray) or alone
 
 
-def _answers(config: Path) -> bool:
-    """Return whether a HAProxy answers at the socket that Ray commands it by."""
+def _routes(config: str) -> set[str]:
+    """Return the backends of applications in a configuration."""
+    return set(_ROUTE.findall(config))
+
+
+def _has(config: Path, served: set[str]) -> bool:
+    """Return whether a HAProxy with these backends answers at the socket that Ray commands it by."""
     with suppress(OSError):
-        return bool(_pid_at(config))
+        return served <= set(_asked(config, "show backend").split())
     return False
 
 
 def _pid_at(config: Path) -> int:
     """Return the pid of the HAProxy that answers at the socket that Ray commands it by; 0 if it does not say. Raises
     OSError, TimeoutError if it does not answer."""
+    said = _PID.search(_asked(config, "show info"))
+    return int(said[1]) if said else 0
+
+
+def _asked(config: Path, command: str) -> str:
+    """Return what a HAProxy says to a command at the socket of a configuration. Raises as `_pid_at`, OSError if the
+    configuration has none."""
     found = _SOCKET.search(config.read_text())
     if found is None:
-        return 0
+        raise OSError(f"{config} has no socket")
     with socket.socket(socket.AF_UNIX) as admin:
         admin.settimeout(ANSWER_S)
         admin.connect(found[1])
-        admin.sendall(b"show info\n")
-        said = _PID.search(admin.recv(2**16))
-    return int(said[1]) if said else 0
+        admin.sendall(f"{command}\n".encode())
+        return b"".join(iter(lambda: admin.recv(2**16), b"")).decode()
 
 
 def _never() -> bool:
@@ -145,4 +159,4 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    watch(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), *sys.argv[5:])

@@ -45,9 +45,11 @@ frontend prometheus
 frontend http_frontend
     bind *:{port}
 
-    acl all path_beg /
-    use_backend api if all
-    default_backend api
+    acl is_api path_beg /
+    use_backend api if is_api
+    default_backend default_backend
+backend default_backend
+    http-request return status 404
 backend api
     http-reuse always
     server one 127.0.0.1:{server}
@@ -206,6 +208,7 @@ def proxied(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         stack.callback(server.shutdown)
         config = write_rays(variables, port, server.server_port)
+        (folder / "rays.cfg").write_text(config.read_text())
         assert subprocess.run([*start, str(config), "-c"], capture_output=True).returncode == 0
         text = config.read_text()
         for limit, value in (changes or {}).items():
@@ -251,9 +254,20 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
         until(lambda: answers(url))  # the one that died may leave its port open for a moment
         with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as admin:
             admin.connect(str(next((tmp_path / "h").rglob("admin"))))
-        start = [str(tmp_path / "h" / "haproxy"), "-db", "-f", str(config)]
-        stack.callback((process := subprocess.Popen(start)).wait)
-        stack.callback(process.terminate)
+        rays = (tmp_path / "rays.cfg").read_text()
+        knows_no_application = re.sub(r"    use_backend api.*\n|backend api\n.*\n.*\n", "", rays)
+        for text in (knows_no_application, rays):
+            config.write_text(text)
+            start = [str(tmp_path / "h" / "haproxy"), "-db", "-f", str(config)]
+            stack.callback((process := subprocess.Popen(start)).wait)
+            stack.callback(process.terminate)
+            until(lambda: stand_in._has(config, set()))
+            for _ in range(20):
+                assert httpx.get(url, timeout=20).status_code == 200
+            assert (watcher in stand_ins(tmp_path)) or text == rays
+            if text != rays:
+                process.terminate()
+                process.wait()
         until(lambda: watcher not in stand_ins(tmp_path))
         assert httpx.get(url, timeout=20).status_code == 200
 
@@ -268,7 +282,7 @@ def test_a_stand_in_that_dies_or_hangs_has_a_successor(tmp_path: Path, sign: sig
         until(lambda: bool(children_of(watcher)) and answers(url))
         (first,) = children_of(watcher)
         config = next((tmp_path / "h").rglob("stand-in.cfg"))
-        until(lambda: (config.parent / "spare").exists() and stand_in._answers(config))
+        until(lambda: (config.parent / "spare").exists() and stand_in._has(config, set()))
         os.kill(first, sign)
         until(lambda: children_of(watcher) not in ([], [first]))
         until(lambda: answers(url))
