@@ -8,8 +8,9 @@ import random
 import secrets
 import socket
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,16 +130,25 @@ def logs_of(folder: Path) -> Path:
     return folder / RAYS / "session_latest" / "logs"
 
 
-def free_port() -> int:
-    """Return a free TCP port of the loopback interface, outside the range that the system assigns.
+PORTS = range(20_000, 30_000)
+_SLICE = 50
+_given: deque[int] = deque(maxlen=_SLICE // 2)
+"""Ports that this process gave last, which may not be bound yet."""
 
-    Ports from 32768 on would do until one of Ray's own servers is given the same one a moment later.
+
+def free_port() -> int:
+    """Return a free TCP port of the loopback interface, outside the range that the system assigns. Raises OSError if
+    none is free.
+
+    Ports from 32768 on would do until one of Ray's own servers is given the same one a moment later. Each process takes
+    them from a slice of its own: what one has been given, and not bound yet, is not given to the next.
     """
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
+    first = os.getpid() * _SLICE % len(PORTS)
+    own, others = PORTS[first : first + _SLICE], PORTS[first + _SLICE :] or PORTS
+    for port in (*random.sample(own, _SLICE), *random.sample(others, len(others))):
+        with socket.socket() as probe, suppress(OSError):
+            if port not in _given:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+                _given.append(port)
+                return port
+    raise OSError(f"no port from {PORTS[0]} to {PORTS[-1]} is free")

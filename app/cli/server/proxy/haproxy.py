@@ -193,7 +193,7 @@ def become(binary: str, metrics: str, stats: str, bind: str, parent: str, *argum
         file = Path(arguments[arguments.index("-f") + 1])
         config, spare = file.read_text(), file.with_name("spare")
         # Ray's new HAProxy knows no application at first, which its stand-in does.
-        hidden = "use_backend" not in config and _listens(spare)
+        hidden = not re.search(r"^ +use_backend ", config, re.MULTILINE) and _listens(spare)
         file.write_text(put_right(config, (metrics, stats), file.with_name("next"), bind, hidden))
         if "-c" not in arguments:  # it does not only check the file
             options = [option for option in arguments if option in ("-db", "-dR")]

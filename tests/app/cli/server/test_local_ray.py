@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from stat import S_IMODE
 
 import pytest
+
+from tandem.app.cli.server import local_ray
+from tandem.app.cli.server.local_ray import free_port
 
 STARTER = """
 import ray, sys
@@ -70,6 +75,23 @@ def test_no_variable_names_a_file_that_is_gone() -> None:
     during, after = printed.split("\n")[:2]
     assert set(during.split()) >= SET
     assert after == ""
+
+
+def test_ports_that_are_not_bound_yet_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither here nor by a program that this one starts."""
+    mine = {free_port() for _ in range(20)}
+    assert len(mine) == 20
+    monkeypatch.setattr(os, "getpid", partial(int, os.getpid() + 1))
+    assert mine.isdisjoint(free_port() for _ in range(20))
+
+
+def test_a_port_that_is_taken_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(local_ray, "PORTS", range(port, port + 1))
+        monkeypatch.setattr(local_ray, "_SLICE", 1)
+        with pytest.raises(OSError, match="is free"):
+            free_port()
 
 
 def _without_ray() -> dict[str, str]:

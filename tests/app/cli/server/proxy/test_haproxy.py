@@ -45,6 +45,7 @@ frontend prometheus
 frontend http_frontend
     bind *:{port}
 
+    # here is use_backend, as in Ray's comments
     acl is_api path_beg /
     use_backend api if is_api
     default_backend default_backend
