@@ -70,6 +70,14 @@ backend successor
 that this answer came by, another request may come. That one it hands to the HAProxy that has replaced it, with the
 client's address."""
 
+NOT_SHARED = "-dR"
+"""Option by which HAProxy shares its ports with no other process; Ray gives it to its own."""
+PREDECESSOR = """\
+backend predecessor
+    server predecessor unix@{socket} send-proxy-v2
+"""
+"""Ray's new HAProxy knows no application for some seconds. Its stand-in does, and gets all requests until then."""
+
 
 def environment(
     folder: Path, free_port: Callable[[], int], bind: str = "", pem: bytes = b""
@@ -142,7 +150,7 @@ def _command(admin: Path, command: str) -> str:
 
 
 def put_right(
-    config: str, ports: Sequence[str], successor: Path, bind: str = "", hidden: bool = False
+    config: str, ports: Sequence[str], successor: Path, bind: str = "", before: Path | None = None
 ) -> str:
     """Return HAProxy's configuration with these ports on this machine alone, with OPTIONS and with SUCCESSOR: it
     forwards the client's address, and holds requests until they are complete, unless they are long, so that they can
@@ -151,7 +159,7 @@ def put_right(
 
     successor: socket where a HAProxy takes over the requests of the one before.
     bind: address for clients, and the certificate that they are shown, in place of Serve's address; "": Serve's.
-    hidden: whether clients reach another HAProxy there, and not this one.
+    before: socket of a stand-in, which knows where requests go that this one does not know.
     """
     config = re.sub(rf"bind [*]?:({'|'.join(ports)})$", r"bind 127.0.0.1:\1", config, flags=re.MULTILINE)
     if "option forwardfor" in config:
@@ -160,20 +168,21 @@ def put_right(
 
     def clients(serves: re.Match[str]) -> str:
         (most,) = re.findall(r"^ +maxconn (\d+)$", config, flags=re.MULTILINE)
-        public = "" if hidden else f"    bind {bind or serves[1]}\n"
         return (
-            f"frontend http_frontend\n{public}"
+            f"frontend http_frontend\n    bind {bind or serves[1]}\n"
             f"    bind unix@{successor} accept-proxy mode 600\n"
             + SHARE.format(most=int(most) // 2)
             + (ENCRYPTED if " ssl " in bind else "")
         )
 
     config = re.sub(r"^frontend http_frontend\n    bind (.*)\n", clients, config, flags=re.MULTILINE)
-    before_others = r"\1    use_backend successor if { stopping }\n\2"
+    before_others = r"\1    use_backend successor if { stopping }\n"
+    before_others += r"    use_backend predecessor\n\2" if before else r"\2"
     first = re.compile(
         r"^(frontend http_frontend\n(?:(?!\S).*\n)*?)(    (?:use|default)_backend )", re.MULTILINE
     )
-    return first.sub(before_others, config) + SUCCESSOR.format(socket=successor)
+    config = first.sub(before_others, config) + SUCCESSOR.format(socket=successor)
+    return config + (PREDECESSOR.format(socket=before) if before else "")
 
 
 def _listens(at: Path) -> bool:
@@ -192,13 +201,15 @@ def become(binary: str, metrics: str, stats: str, bind: str, parent: str, *argum
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
         config, spare = file.read_text(), file.with_name("spare")
-        # Ray's new HAProxy knows no application at first, which its stand-in does.
-        hidden = not re.search(r"^ +use_backend ", config, re.MULTILINE) and _listens(spare)
-        file.write_text(put_right(config, (metrics, stats), file.with_name("next"), bind, hidden))
+        knows = re.search(r"^ +use_backend ", config, re.MULTILINE)
+        before = None if knows or not _listens(spare) else file.with_name(f"{spare.name}-in")
+        file.write_text(put_right(config, (metrics, stats), file.with_name("next"), bind, before))
         if "-c" not in arguments:  # it does not only check the file
-            options = [option for option in arguments if option in ("-db", "-dR")]
+            options = [option for option in arguments if option == "-db"]
             whose = [str(os.getpid()), parent, binary, str(file), str(spare)]
             subprocess.Popen([sys.executable, "-IS", STAND_IN, *whose, *options], start_new_session=True)
+        if before:  # which listens where this one is to listen
+            arguments = tuple(option for option in arguments if option != NOT_SHARED)
     os.execv(binary, [binary, *arguments])
 
 

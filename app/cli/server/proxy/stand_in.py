@@ -20,12 +20,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 
 LOOK_S = 0.2
 """Seconds between two looks at whether a new HAProxy is there."""
 ALONE_S = 20.0
 """Seconds after the end of Ray's proxy within which its successor starts, or none will."""
+TOLD_S = 60.0
+"""Seconds after its start within which Ray's new HAProxy knows the application, or never will: there is another one."""
 ANSWER_S = 0.75
 """Longest that a HAProxy may take to say that it is there; it takes less than a millisecond."""
 SILENT = 2
@@ -33,6 +36,7 @@ SILENT = 2
 _PR_SET_PDEATHSIG = 1
 _PID = re.compile(r"^Pid: (\d+)", re.MULTILINE)
 _ROUTE = re.compile(r"^ *use_backend (\S+) if is_", re.MULTILINE)
+_NEXT = re.compile(r"unix@\S+ accept-proxy")
 _SOCKET = re.compile(r"^ *stats socket (\S+).*\n", re.MULTILINE)
 
 
@@ -46,10 +50,14 @@ def watch(haproxy: int, proxy: int, binary: str, config: Path, admin: str, *opti
     """
     ray = _parent(proxy)
     _wait_for_end(haproxy, config)
+    if _listens(admin):  # for the one before this, which did not know the application yet
+        return
     copy, text = config.with_name("stand-in.cfg"), config.read_text()
     until = _Until(config, _routes(text), proxy, ray)
     with_this = partial(_end_with, os.getpid())
     spare = f"    stats socket {admin} mode 600\n"  # so that Ray notices, for all that
+    # Where a HAProxy that knows no application yet hands requests.
+    text = _NEXT.sub(f"unix@{admin}-in accept-proxy", text)
     while not until.come():  # the cluster ends, or another HAProxy has taken over
         copy.write_text(_SOCKET.sub(lambda _: spare, text))
         process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=with_this)
@@ -69,16 +77,24 @@ class _Until:
 
     def __init__(self, config: Path, served: set[str], proxy: int, ray: int) -> None:
         self._config, self._served, self._proxy, self._ray = config, served, proxy, ray
-        self._alone_s: float | None = None
+        self._alone_s = self._told_s = inf
         self.taken_over = False
 
     def come(self) -> bool:
         """Return whether it is over."""
-        self.taken_over = self.taken_over or _has(self._config, self._served)
-        if self._alone_s is None and not _alive(self._proxy):
-            self._alone_s = time.monotonic() + ALONE_S
-        alone = self._alone_s is not None and time.monotonic() > self._alone_s
-        return self.taken_over or not _alive(self._ray) or alone
+        now_s, there = time.monotonic(), _has(self._config, set())
+        self._told_s = min(self._told_s, now_s + TOLD_S) if there else inf
+        self._alone_s = inf if there or _alive(self._proxy) else min(self._alone_s, now_s + ALONE_S)
+        self.taken_over = self.taken_over or now_s > self._told_s or _has(self._config, self._served)
+        return self.taken_over or not _alive(self._ray) or now_s > self._alone_s
+
+
+def _listens(at: str) -> bool:
+    """Return whether a process listens at a socket."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(at)
+        return True
+    return False
 
 
 def _routes(config: str) -> set[str]:

@@ -257,18 +257,17 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
             admin.connect(str(next((tmp_path / "h").rglob("admin"))))
         rays = (tmp_path / "rays.cfg").read_text()
         knows_no_application = re.sub(r"    use_backend api.*\n|backend api\n.*\n.*\n", "", rays)
-        for text in (knows_no_application, rays):
-            config.write_text(text)
-            start = [str(tmp_path / "h" / "haproxy"), "-db", "-f", str(config)]
-            stack.callback((process := subprocess.Popen(start)).wait)
-            stack.callback(process.terminate)
-            until(lambda: stand_in._has(config, set()))
-            for _ in range(20):
-                assert httpx.get(url, timeout=20).status_code == 200
-            assert (watcher in stand_ins(tmp_path)) or text == rays
-            if text != rays:
-                process.terminate()
-                process.wait()
+        start = [str(tmp_path / "h" / "haproxy"), "-db", "-dR", "-f", str(config)]
+        config.write_text(knows_no_application)
+        stack.callback((first := subprocess.Popen(start)).wait)
+        stack.callback(first.terminate)
+        until(lambda: stand_in._has(config, set()))
+        assert all(httpx.get(url, timeout=20).status_code == 200 for _ in range(20))
+        assert watcher in stand_ins(tmp_path)
+        config.write_text(rays)
+        admin = str(next((tmp_path / "h").rglob("admin")))
+        stack.callback((process := subprocess.Popen([*start, "-sf", str(first.pid), "-x", admin])).wait)
+        stack.callback(process.terminate)
         until(lambda: watcher not in stand_ins(tmp_path))
         assert httpx.get(url, timeout=20).status_code == 200
 
