@@ -201,15 +201,15 @@ def become(binary: str, metrics: str, stats: str, bind: str, parent: str, *argum
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
         config, spare = file.read_text(), file.with_name("spare")
-        knows = re.search(r"^ +use_backend ", config, re.MULTILINE)
+        knows = re.search(r"^ +use_backend \S+ if is_", config, re.MULTILINE)
         before = None if knows or not _listens(spare) else file.with_name(f"{spare.name}-in")
         file.write_text(put_right(config, (metrics, stats), file.with_name("next"), bind, before))
-        if "-c" not in arguments:  # it does not only check the file
+        if before:  # which listens where this one is to listen, and stands in for this one, too
+            arguments = tuple(option for option in arguments if option != NOT_SHARED)
+        elif "-c" not in arguments:  # it does not only check the file
             options = [option for option in arguments if option == "-db"]
             whose = [str(os.getpid()), parent, binary, str(file), str(spare)]
             subprocess.Popen([sys.executable, "-IS", STAND_IN, *whose, *options], start_new_session=True)
-        if before:  # which listens where this one is to listen
-            arguments = tuple(option for option in arguments if option != NOT_SHARED)
     os.execv(binary, [binary, *arguments])
 
 

@@ -50,8 +50,6 @@ def watch(haproxy: int, proxy: int, binary: str, config: Path, admin: str, *opti
     """
     ray = _parent(proxy)
     _wait_for_end(haproxy, config)
-    if _listens(admin):  # for the one before this, which did not know the application yet
-        return
     copy, text = config.with_name("stand-in.cfg"), config.read_text()
     until = _Until(config, _routes(text), proxy, ray)
     with_this = partial(_end_with, os.getpid())
@@ -87,14 +85,6 @@ class _Until:
         self._alone_s = inf if there or _alive(self._proxy) else min(self._alone_s, now_s + ALONE_S)
         self.taken_over = self.taken_over or now_s > self._told_s or _has(self._config, self._served)
         return self.taken_over or not _alive(self._ray) or now_s > self._alone_s
-
-
-def _listens(at: str) -> bool:
-    """Return whether a process listens at a socket."""
-    with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(at)
-        return True
-    return False
 
 
 def _routes(config: str) -> set[str]:

@@ -259,6 +259,7 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
         knows_no_application = re.sub(r"    use_backend api.*\n|backend api\n.*\n.*\n", "", rays)
         start = [str(tmp_path / "h" / "haproxy"), "-db", "-dR", "-f", str(config)]
         config.write_text(knows_no_application)
+        assert subprocess.run([*start, "-c"], capture_output=True).returncode == 0  # as Ray checks it
         stack.callback((first := subprocess.Popen(start)).wait)
         stack.callback(first.terminate)
         until(lambda: stand_in._has(config, set()))
