@@ -34,11 +34,11 @@ class Request:
     confidence: probability that a split model's drafter gives each of these tokens; None to draw it consistently with
         the acceptance.
     device: index of its client's device; None leaves that to the topology.
-    named: whether it names that device; otherwise the cloud's own drafter drafts for it, if any does.
     reader_rate: tokens/s of its reader; 0 without one.
     mode: requested mode; None for none.
     max_tokens: its client's limit of the answer; None for as much as the context leaves.
     outline: of its answer; None to draw one of the answer's length.
+    named: whether it names its device; otherwise the cloud's own drafter drafts for it, if any does.
     """
 
     arrival_s: float
@@ -46,12 +46,12 @@ class Request:
     output_tokens: int
     acceptance: bytes | None = None
     device: int | None = None
-    named: bool = True
     reader_rate: float = 0.0
     mode: str | None = None
     max_tokens: int | None = None
     confidence: tuple[float, ...] | None = None
     outline: Outline | None = None
+    named: bool = True
 
 
 _TO_BITS = bytes.maketrans(b"01", b"\x00\x01")
