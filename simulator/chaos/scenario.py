@@ -192,7 +192,8 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
         requests = [replace(each, mode=each.mode if choice.random() < 0.3 else None) for each in requests]
     fused = Random(f"requests of {seed} that name no device")
     requests = [
-        replace(each, named=each.mode != SpeculativeMode.name or fused.random() > FUSED) for each in requests
+        replace(each, fused=each.mode == SpeculativeMode.name and fused.random() <= FUSED)
+        for each in requests
     ]
     if more.random() < 0.2 and not tight:  # the budget of a few races is hard to overspend
         races = [_short_race(more, devices) for _ in range(SHORT_RACES)]

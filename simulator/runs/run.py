@@ -193,7 +193,7 @@ class Clients:
             raise ContextOverflow(f"{request.prompt_tokens} tokens leave no room in {world.context}")
         prompt = world.script.add(request)
         sampling = Sampling(max_tokens=wanted or room, reader_rate=request.reader_rate)
-        names = device >= 0 and request.named and mode not in ("cloud", "sketch")
+        names = device >= 0 and not request.fused and mode not in ("cloud", "sketch")
         name = world.devices.name(device) if names else None
         # A policy that compares may use the request's device, and need not.
         if mode is None and name is not None and world.config.router.compares:

@@ -38,7 +38,7 @@ class Request:
     mode: requested mode; None for none.
     max_tokens: its client's limit of the answer; None for as much as the context leaves.
     outline: of its answer; None to draw one of the answer's length.
-    named: whether it names its device; otherwise the cloud's own drafter drafts for it, if any does.
+    fused: whether it names no device, so that the cloud's own drafter drafts for it, if any does.
     """
 
     arrival_s: float
@@ -51,7 +51,7 @@ class Request:
     max_tokens: int | None = None
     confidence: tuple[float, ...] | None = None
     outline: Outline | None = None
-    named: bool = True
+    fused: bool = False
 
 
 _TO_BITS = bytes.maketrans(b"01", b"\x00\x01")
