@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import httpx
 
 from tandem.app.cli.server.processes import Process, descendants
+from tandem.app.cli.server.proxy.stand_in import COPY
 
 PROMPTS = (
     "Tell me about the town of Marworth.",
@@ -222,8 +223,6 @@ async def under_load(
     return outcome
 
 
-STAND_IN = "stand-in.cfg"
-"""Configuration of HAProxy's stand-in."""
 REPLICA = "ray::ServeReplica:tandem:{}"
 """Title of a deployment's replicas."""
 
@@ -236,6 +235,6 @@ def processes(title: str, of: int | None = None) -> list[Process]:
         with suppress(OSError):
             said = Path(f"/proc/{process.pid}/cmdline").read_bytes().decode(errors="replace")
             called = said.startswith(title) or Path(said.split("\0")[0]).name == title
-            if called and STAND_IN not in said:
+            if called and COPY not in said:
                 found.append(process)
     return found

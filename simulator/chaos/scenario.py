@@ -21,7 +21,6 @@ SHORT_RACES = 40  # additional requests in some runs
 TIGHT_BLOCKS = 256  # KV blocks of a replica without room for all
 SESSIONS = 8  # most sessions of a device
 DEVICE_FAULTS = ("restart", "cut", "stall", "leave", "away")
-NEAR_S = 0
 FATAL_FAULTS = ("kill", "restart", "cut", "drain", "leave", "drafter", "silence", "hang", "middle", "frozen")
 FUSED = 0.3
 """Share of speculative requests that name no device."""

@@ -144,8 +144,8 @@ def free_port() -> int:
     them from a slice of its own: what one has been given, and not bound yet, is not given to the next.
     """
     first = os.getpid() * _SLICE % len(PORTS)
-    own, others = PORTS[first : first + _SLICE], PORTS[first + _SLICE :] or PORTS
-    for port in (*random.sample(own, _SLICE), *random.sample(others, len(others))):
+    own = PORTS[first : first + _SLICE]
+    for port in (*random.sample(own, _SLICE), *random.sample(PORTS, len(PORTS))):
         with socket.socket() as probe, suppress(OSError):
             if port not in _given:
                 probe.bind(("127.0.0.1", port))

@@ -176,8 +176,8 @@ def put_right(
         )
 
     config = re.sub(r"^frontend http_frontend\n    bind (.*)\n", clients, config, flags=re.MULTILINE)
-    before_others = r"\1    use_backend successor if { stopping }\n"
-    before_others += r"    use_backend predecessor\n\2" if before else r"\2"
+    others = "    use_backend predecessor\n" if before else ""
+    before_others = rf"\1    use_backend successor if {{ stopping }}\n{others}\2"
     first = re.compile(
         r"^(frontend http_frontend\n(?:(?!\S).*\n)*?)(    (?:use|default)_backend )", re.MULTILINE
     )

@@ -23,6 +23,8 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+COPY = "stand-in.cfg"
+"""Name of a stand-in's configuration."""
 LOOK_S = 0.2
 """Seconds between two looks at whether a new HAProxy is there."""
 ALONE_S = 20.0
@@ -50,24 +52,24 @@ def watch(haproxy: int, proxy: int, binary: str, config: Path, admin: str, *opti
     """
     ray = _parent(proxy)
     _wait_for_end(haproxy, config)
-    copy, text = config.with_name("stand-in.cfg"), config.read_text()
-    until = _Until(config, _routes(text), proxy, ray)
+    copy, text = config.with_name(COPY), config.read_text()
+    need = _Need(config, _routes(text), proxy, ray)
     with_this = partial(_end_with, os.getpid())
     spare = f"    stats socket {admin} mode 600\n"  # so that Ray notices, for all that
     # Where a HAProxy that knows no application yet hands requests.
     text = _NEXT.sub(f"unix@{admin}-in accept-proxy", text)
-    while not until.come():  # the cluster ends, or another HAProxy has taken over
+    while not need.is_over():  # the cluster ends, or another HAProxy has taken over
         copy.write_text(_SOCKET.sub(lambda _: spare, text))
         process = subprocess.Popen([binary, *options, "-f", copy], preexec_fn=with_this)
-        _wait_for_end(process.pid, copy, own=True, enough=until.come)
+        _wait_for_end(process.pid, copy, own=True, enough=need.is_over)
         if process.poll() is None:  # with its last answer, where there will be more from another one
-            process.send_signal(signal.SIGUSR1 if until.taken_over else signal.SIGKILL)
+            process.send_signal(signal.SIGUSR1 if need.taken_over else signal.SIGKILL)
         if process.wait() > 0:  # it could not start, nor could the next
             return
 
 
-class _Until:
-    """The time for which a stand-in is needed.
+class _Need:
+    """Need of a stand-in.
 
     served: backends that a stand-in has. Ray starts a HAProxy without any, and tells it later.
     taken_over: whether another HAProxy answers for Ray, and has them.
@@ -78,7 +80,7 @@ class _Until:
         self._alone_s = self._told_s = inf
         self.taken_over = False
 
-    def come(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether it is over."""
         now_s, there = time.monotonic(), _has(self._config, set())
         self._told_s = min(self._told_s, now_s + TOLD_S) if there else inf
