@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-FACTOR = 8.0
-"""Times as long as expected that a step may take."""
+FACTOR = 3.0
+"""Times as long as expected that a step may take; see stall_timeout."""
 FLOOR_S = 3.0
 """Shortest limit."""
 FIRST_S = 30.0

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from tandem.policies.reader.quality import Reader
 
-FACTOR, GRACE = 8.0, 3.0
-"""Factors on the usual interval: of a timeout in general, and of one with a reader whose buffer is dry."""
+FACTOR = 3.0
+"""Times as long as the usual interval that a wait may be: an interval that is long already has the noise in it, and
+what is slow and then hangs should not be waited for much longer."""
 FLOOR_S = 4.0
 """Shortest timeout: a busy engine may let answers take turns."""
 QUIET_S = 1.25
@@ -41,10 +42,7 @@ def next_token_s(longest_s: float, step_s: float, dry_s: float | None) -> float:
     longest_s: longest usual interval.
     dry_s: seconds until the reader has read everything; None without a reader.
     """
-    usual_s = max(FLOOR_S, FACTOR * longest_s)
-    if dry_s is not None:
-        usual_s = max(dry_s, min(usual_s, dry_s + max(FLOOR_S, GRACE * longest_s)))
-    return min(step_s, usual_s)
+    return min(step_s, max(FLOOR_S, FACTOR * longest_s, dry_s or 0.0))
 
 
 class Patience:

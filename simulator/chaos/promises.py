@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.timeouts import Limits
+from tandem.policies.estimators.overdue import HUNG_S
 from tandem.policies.reader.quality import Reader
 from tandem.simulator.chaos.house import REFUSALS
 from tandem.simulator.chaos.saboteur import FragileWorld
@@ -151,9 +152,17 @@ def _late_s(answer: SimulatedAnswer, outcome: ChaosOutcome, world: FragileWorld)
             for f in outcome.faults
         ):  # it may be waited for
             lost.add(f"device-{answer.device}")
-        allowed_s = GAP_S * max(1, len(lost))
+        allowed_s = GAP_S * (max(1, len(lost)) + _hung_while_slow(outcome.faults, dry_s, end_s))
         late_s = max(late_s, end_s - dry_s - world.out_s(dry_s, end_s) - allowed_s)
     return late_s
+
+
+def _hung_while_slow(faults: Sequence[Fault], begin_s: float, end_s: float) -> int:
+    """Return how many engines that hung between two times did so while a server was slow: one that hangs then is told
+    from one that is slow only after several of its slow steps."""
+    slow = [fault for fault in faults if fault.kind == "late"]
+    hung = [fault for fault in faults if fault.kind == "hang" and begin_s - 2 * HUNG_S <= fault.at_s <= end_s]
+    return sum(any(0.0 <= hang.at_s - late.at_s <= late.seconds for late in slow) for hang in hung)
 
 
 def longest_wait_s(answer: SimulatedAnswer) -> float:

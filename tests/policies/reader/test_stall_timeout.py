@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.reader.stall_timeout import FLOOR_S, GRACE, QUIET_S, Pace, Patience, next_token_s
+from tandem.policies.reader.stall_timeout import FACTOR, FLOOR_S, QUIET_S, Pace, Patience, next_token_s
 
 seconds = st.floats(0, 1e3)
 
@@ -24,7 +24,7 @@ def test_it_is_neither_hasty_nor_longer_than_the_limit(
 def test_a_reader_who_has_run_dry_waits_for_no_more_than_the_grace(
     longest_s: float, step_s: float, dry_s: float
 ) -> None:
-    assert next_token_s(longest_s, step_s, dry_s) <= dry_s + max(FLOOR_S, GRACE * longest_s) + 1e-9
+    assert next_token_s(longest_s, step_s, dry_s) <= dry_s + max(FLOOR_S, FACTOR * longest_s) + 1e-9
 
 
 @given(st.floats(0, 20))
