@@ -522,7 +522,7 @@ class _Site:
             booked.add(usage.bill)
         lost = Counter[str]()
         for at_s, side, tokens in self.verifier.given:
-            if any(killed_s - BOOK_S - LATE_S <= at_s <= killed_s + LATE_S for killed_s in self._kills_s):
+            if self._may_be_lost(at_s):
                 lost[side] += tokens
         due = Counter[str]()
         for _, side, tokens in self.verifier.given:
@@ -541,10 +541,15 @@ class _Site:
                 f"{booked.requests} requests of devices are booked, and {len(afar)} have ended"
             )
 
+    def _may_be_lost(self, at_s: float) -> bool:
+        """Return whether a gateway was killed before it could book what happened then."""
+        return any(killed_s - BOOK_S - LATE_S <= at_s <= killed_s + LATE_S for killed_s in self._kills_s)
+
     def _killed_at_end(self, answer: DialledAnswer) -> bool:
-        """Return whether its program was killed before it could say that the answer is over."""
+        """Return whether its program was killed before it could say that the answer is over, or the gateway before it
+        could book that."""
         ended_s = answer.times_s[-1]
-        return any(
+        return self._may_be_lost(ended_s) or any(
             fault.kind == "redial"
             and fault.target == answer.request.device
             and ended_s - LATE_S <= fault.at_s <= ended_s + LATE_S
