@@ -7,6 +7,8 @@ gamma: window, tokens.
 from __future__ import annotations
 
 MAX_WINDOW = 12
+FIRST_ALPHA = 2 / 3
+"""Acceptance before any round."""
 
 
 def expected_tokens(alpha: float, gamma: int) -> float:

@@ -8,7 +8,8 @@ The ways of a round, in seconds a token (Leviathan et al. 2023; DSD, section 2, 
 All of it is measured; α, and what a new pair cannot know yet, over all pairs of the target: α's average counts for
 more, the less pairs and answers differ (`spread`). A verification grows with γ by its share of what it takes beyond a
 token of the target alone, until rounds of different windows show by how much: next to nothing on a GPU, much on few
-cores. Drafting grows with γ as such rounds show, at first in proportion.
+cores; a target that knows what a position adds to its step says it. Drafting grows with γ as such rounds show, at first
+in proportion.
 
 A target that others keep busy makes one step after the other, and a round waits for the next one: what a pair drafts
 meanwhile costs nothing, and one draft more may cost a whole step. So the wait is part of a window's cost as far as
@@ -17,7 +18,9 @@ verifications are seen to take longer than a step.
 What a way takes depends on what the others do: where all crowd the target's steps everything is slow, and a way that
 one pair tries shows little of what it gives if all take it. So at a new target every pair tries the ways in the same
 order (its drafts, fused rounds, the target alone); to differ from the others takes a larger gain, to join them a
-smaller one; and what is not chosen is tried again when that costs little beside the time since.
+smaller one; and what is not chosen is tried again when that costs little beside the time since. And where the target
+says what a position adds to its step, a way also costs what its positions delay the others who are at the target: else
+each takes a wide window, which costs itself next to nothing, and all wait for all.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ from __future__ import annotations
 from math import exp, inf, log
 from typing import NamedTuple
 
-from tandem.policies.speculation.arithmetic import MAX_WINDOW, expected_tokens
+from tandem.policies.speculation.arithmetic import FIRST_ALPHA, MAX_WINDOW, expected_tokens
 from tandem.policies.speculation.rounds import BURST
 from tandem.policies.speculation.window import WindowState, window
 
 ALONE, FUSED = 0, 1
 FLOOR_S = 1e-6
-FIRST_ALPHA, FIRST_DRAFTS = 2 / 3, 4
+FIRST_DRAFTS = 4
 IDLE = 1.5
 """Most of a verification, over the shortest one, while a pair has seen few: the first ones wait for prompts."""
 SEEN = 20.0
@@ -110,10 +113,9 @@ class ClosedForm:
             self._try_fused = False
             if state.helper:
                 return FUSED
-        if self._try_alone:
+        if self._try_alone and costs.alone_least < min(costs.seen, costs.fused):
             self._try_alone = False
-            if costs.alone_least < min(costs.seen, costs.fused):
-                return ALONE
+            return ALONE
         way, cloud = (FUSED, costs.fused) if costs.fused < costs.alone else (ALONE, costs.alone)
         gap = drafted - cloud
         chosen = gap > self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
@@ -203,6 +205,7 @@ class Costs:
         "_draft_s",
         "_draft_verify_s",
         "_drafted",
+        "_external_s",
         "_growth",
         "_own",
         "_rtt_s",
@@ -219,10 +222,11 @@ class Costs:
         alone_s = state.alone_s or assumed.alone_s or verify_s  # a verification gives a token at least
         if state.own > 1:  # what it finds in rounds, it would find alone in less time
             alone_s = min(alone_s, verify_s / state.own)
-        self.alone = log(max(FLOOR_S, alone_s))
+        self._external_s = (state.pairs - 1) * state.position_s  # that a position costs all others
+        self.alone = log(max(FLOOR_S, alone_s) + self._external_s)
         # Of as many positions as drafts and one more, a single one may take as little as its share.
-        self.alone_least = log(max(FLOOR_S, state.verify_least_s, verify_s / 2) / (1.0 + state.drafted))
-        self.fused = log(max(FLOOR_S, state.fused_s)) if state.helper and state.fused_s else inf
+        share_s = max(state.verify_least_s, verify_s / 2) / (1.0 + state.drafted)
+        self.alone_least = log(max(FLOOR_S, state.base_s + state.position_s or share_s))
         if state.verify_least_s:
             seen = state.judged / (state.judged + SEEN)
             verify_s = seen * verify_s + (1 - seen) * min(verify_s, IDLE * state.verify_least_s)
@@ -230,11 +234,17 @@ class Costs:
         verify_s = max(verify_s, alone_s)  # at the same load: a verification is a step at least
         weight = state.prior_weight
         self._alpha = (prior * weight + state.alpha * state.judged) / (weight + state.judged)
+        positions = (1 + FIRST_DRAFTS) / expected_tokens(prior, FIRST_DRAFTS)  # of fused rounds, a token
+        fused_s = state.fused_s + positions * self._external_s
+        self.fused = log(max(FLOOR_S, fused_s)) if state.helper and state.fused_s else inf
         self._draft_s, self._rtt_s = state.draft_s or assumed.draft_s or state.shared_draft_s, state.rtt_s
         self._verify_s, self._own, self._growth = verify_s, state.own, state.draft_growth
         self._drafted, self._draft_verify_s = state.drafted, 0.0
         self._step_s = self._waits = 0.0
-        if state.drafted and (state.alone_s or assumed.alone_s):
+        alone_s = state.alone_s or assumed.alone_s
+        if not alone_s and state.base_s:
+            alone_s = state.base_s + state.pairs * state.position_s
+        if state.drafted and alone_s:
             beyond_s = max(0.0, verify_s - alone_s)
             if state.mean_window:  # there are others
                 self._step_s = alone_s
@@ -243,8 +253,11 @@ class Costs:
                 beyond_s = max(0.0, beyond_s - self._waits * waits_s)
             self._draft_verify_s = beyond_s / state.drafted
             # Some of that may be waiting for the others' prompts, which does not grow with the window.
-            shown = state.widened / (state.widened + COMPARED)
-            self._draft_verify_s += shown * (state.verify_growth * verify_s - self._draft_verify_s)
+            if state.position_s:
+                self._draft_verify_s = state.position_s
+            else:
+                shown = state.widened / (state.widened + COMPARED)
+                self._draft_verify_s += shown * (state.verify_growth * verify_s - self._draft_verify_s)
 
     @property
     def seen(self) -> float:
@@ -270,6 +283,9 @@ class Costs:
         return self._step_s * sum(-steps * about % 1.0 for about in ABOUT) / len(ABOUT)
 
     def drafted(self, gamma: int) -> float:
-        """Return the cost of rounds of γ drafts."""
+        """Return the cost of rounds of γ drafts. The others are taken to be at the target for the same share of their
+        rounds."""
         tokens = expected_tokens(self._alpha, gamma) + self._own - 1.0
-        return log(max(FLOOR_S, self.round_s(gamma)) / tokens)
+        round_s = max(FLOOR_S, self.round_s(gamma))
+        at_target = max(0.0, 1.0 - self._away_s(gamma) / round_s)
+        return log((round_s + at_target * (gamma + 1) * self._external_s) / tokens)

@@ -10,7 +10,7 @@ from collections import deque
 from math import inf
 from typing import NamedTuple
 
-from tandem.policies.speculation.arithmetic import expected_tokens
+from tandem.policies.speculation.arithmetic import FIRST_ALPHA, expected_tokens
 from tandem.policies.speculation.drafting import DraftChoice
 from tandem.policies.speculation.spread import Spread
 from tandem.policies.speculation.window import Remembering, WindowPolicy, WindowState
@@ -25,6 +25,7 @@ PRESENT = RECENT_ROUNDS * MOST_PAIRS  # rounds of a target after which a pair wi
 ALONE_TOKENS = 64.0  # tokens of the target alone, over which their time is averaged
 LEAST_WEIGHT = 0.05  # of a round in the other regime
 VERIFIED = 64  # rounds of all pairs of a target, over which their verifications are averaged
+FIRST_JUDGED = 12.0  # judged tokens that FIRST_ALPHA counts as in a target's acceptance
 KNOWN = 4  # rounds of a target from which on a new pair relies on them; one that decodes alone makes few more
 GROWTH_MEMORY = 512.0  # squared differences of windows, over which a further draft's time is averaged
 GROWTH_PRIOR = 8.0  # of these, that count as a time in proportion to the drafts
@@ -176,9 +177,11 @@ class TargetHistory:
         "_widened_verify",
         "alone_s",
         "alpha",
+        "base_s",
         "fused",
         "fused_least_s",
         "fused_s",
+        "position_s",
         "queue",
         "queue_asked_s",
         "seen",
@@ -199,6 +202,7 @@ class TargetHistory:
         self._latest = 1  # rounds over which the pairs' present behaviour is averaged
         self.fused_s = self.fused_least_s = self.alpha = self.fused = self.window = self.queue = 0.0
         self.alone_s = 0.0
+        self.base_s = self.position_s = 0.0
         self.queue_asked_s = -inf
 
     @property
@@ -327,6 +331,8 @@ class TargetHistory:
         if draft_s is not None:
             self._least_draft.note(draft_s)
         if judged:
+            if not self._judged:
+                self._judged, self.alpha = FIRST_JUDGED, FIRST_ALPHA
             self._spread.note(accepted, judged, before, self.alpha)
             self._judged = min(self._judged + judged, float(MEMORY))
             self.alpha += (accepted - self.alpha * judged) / self._judged
@@ -476,7 +482,7 @@ class PairHistory:
         read: tokens that the drafter had missed while the target decoded alone, and first read in draft_s; 0 for none.
         With the first round after one, times from before it are forgotten; what was accepted is not.
         first: whether it is the first one of its answer. Its times have the prompt in them, so that they tell nothing
-        of what a further draft takes.
+        of what a verification takes, or a further draft.
         """
         self.target.take_part(self._number)
         self.seen += 1
@@ -494,6 +500,8 @@ class PairHistory:
             draft_s / drafted if drafted and not read else None,
             (recent.accepted, recent.judged),
         )
+        if first:
+            weight = 0.0
         new = SpeculativeRound(
             drafted,
             accepted,
@@ -597,6 +605,9 @@ class PairHistory:
             verify_growth=target.verify_growth,
             widened=target.widened,
             prior_weight=target.prior_weight,
+            pairs=target.pairs,
+            base_s=target.base_s,
+            position_s=target.position_s,
         )
 
     def choose(self, behind: int = 0) -> int:

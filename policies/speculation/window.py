@@ -43,6 +43,8 @@ class WindowState:
     draft_growth: seconds of a further draft as a share of draft_s, over all pairs of the target; 1 if unknown.
     verify_growth: seconds of a verification for a further draft as a share of verify_s, likewise; 0 if unknown.
     widened: squared differences of windows that draft_growth and verify_growth are of.
+    pairs: the target's that take part at present, this one included.
+    base_s, position_s: seconds of a step of the target, and what a position adds, as the target says; 0 if unknown.
     """
 
     acceptance: float
@@ -72,6 +74,9 @@ class WindowState:
     verify_growth: float = 0.0
     widened: float = 0.0
     prior_weight: float = FIRST_WEIGHT
+    pairs: int = 1
+    base_s: float = 0.0
+    position_s: float = 0.0
 
 
 class WindowPolicy(Protocol):

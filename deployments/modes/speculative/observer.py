@@ -92,6 +92,7 @@ class Observer:
         if self._target.endpoint.rtt_s:
             self.target_s = self._loop.time() - asked_s
             self._pair.rtt_s = self.device_s + self.target_s
+        self._pair.target.base_s, self._pair.target.position_s = stats.base_s, stats.token_s
         if self._batch_limit:
             self._pair.target.queue = stats.sessions / self._batch_limit
 

@@ -243,3 +243,33 @@ def test_the_best_way_of_an_answer_is_expected_from_what_is_known() -> None:
     assert far == pytest.approx((0.05, 0.0, 1.0)), "the target decodes alone"
     never = expected_way(new, alone_s=0.05, draft_s=0.005, alpha=0.01)
     assert never.drafted == 0.0
+
+
+def test_a_window_costs_what_its_positions_delay_the_others() -> None:
+    """Eleven other pairs wait for each position of a round that costs its own pair next to nothing."""
+    state = replace(KNOWN_TARGET, drafted=4.0, mean_window=0.0, draft_s=0.0005, rtt_s=0.0, base_s=0.045)
+    alone = ClosedForm().choose(replace(state, pairs=1, position_s=0.001))
+    crowded = ClosedForm().choose(replace(state, pairs=12, position_s=0.001))
+    assert crowded < alone
+    assert ClosedForm().choose(replace(state, pairs=12, position_s=0.0)) >= alone, (
+        "if the target says nothing"
+    )
+
+
+def test_the_target_alone_is_tried_as_soon_as_its_step_is_shorter_than_what_drafts_give() -> None:
+    """Pairs that wait for each other see no verification without a wait; their target knows how long a step takes."""
+    policy = ClosedForm()
+    state = replace(
+        KNOWN_TARGET,
+        shared_verify_s=0.0,
+        alone_s=0.0,
+        verify_s=0.1,
+        verify_least_s=0.1,
+        drafted=4.0,
+        base_s=0.05,
+        position_s=1e-5,
+        pairs=3,
+    )
+    assert [policy.choose(state) for _ in range(3)] == [4, 4, 4]
+    assert policy.choose(state) > 1, "drafts give more"
+    assert policy.choose(replace(state, alpha=0.3, prior=0.3)) == 0, "they do no longer"
