@@ -12,7 +12,7 @@ from tandem.deployments.lru import LRUTable
 
 KNOWN_S = 2.0
 """Seconds that an answer is valid: a revoked key is refused after this."""
-LATE_S = 1.0
+LATE_S = 0.5
 """Seconds after which a key service that does not answer is not waited for, where it has answered lately."""
 STALE_S = 60.0
 """Seconds for which a caller stays known while the key service does not answer."""
