@@ -31,7 +31,7 @@ ALONE_S = 20.0
 """Seconds after the end of Ray's proxy within which its successor starts, or none will."""
 TOLD_S = 60.0
 """Seconds after its start within which Ray's new HAProxy knows the application, or never will: there is another one."""
-ANSWER_S = 0.75
+ANSWER_S = 0.5
 """Longest that a HAProxy may take to say that it is there; it takes less than a millisecond."""
 SILENT = 2
 """Times in a row that a HAProxy does not answer before it is killed: it is stopped, or hangs, as do its clients."""
