@@ -49,6 +49,9 @@ LEAST_WAIT = 0.5
 """Share of a step that a round has to wait at least for the target to be taken as always busy."""
 LEAST_LOSS = 0.25
 """Share of a trial that is taken to be lost, even if the ways seem equal: what is expected may be wrong."""
+DOUBTED = 5.0
+"""Times as often, over all pairs, that drafts are tried again that would be better than the cloud if acceptance were a
+standard deviation higher: few rounds may have been unlucky."""
 RARER = 0.2
 """Share of `explore` for trying the cloud, which may delay the target's step for all."""
 
@@ -120,7 +123,9 @@ class ClosedForm:
         gap = drafted - cloud
         chosen = gap > self._margin + self._inertia * (1.0 - 2.0 * state.fused_share)
         cloud_s = exp(cloud) * (BURST if way == ALONE else 1.0)
-        if self._again(chosen, cloud_s, costs.round_s(gamma), gap):
+        doubtful = chosen and costs.hoped < cloud
+        often = max(1.0, DOUBTED / state.pairs) if doubtful else 1.0
+        if self._again(chosen, cloud_s, costs.round_s(gamma), gap, often):
             chosen = not chosen
         if chosen:
             return way
@@ -132,13 +137,17 @@ class ClosedForm:
         """Return the penalty for differing from the other pairs' windows."""
         return self._accord * log(size / state.mean_window) ** 2 if state.mean_window > 0 else 0.0
 
-    def _again(self, cloud: bool, cloud_s: float, device_s: float, gap: float) -> bool:
-        """Return whether to try what is not chosen. cloud_s, device_s: of its rounds; gap: the device's cost above the
-        cloud's."""
+    def _again(self, cloud: bool, cloud_s: float, device_s: float, gap: float, often: float) -> bool:
+        """Return whether to try what is not chosen.
+
+        cloud_s, device_s: of its rounds.
+        gap: the device's cost above the cloud's.
+        often: by how much more often than else.
+        """
         chosen_s, other_s = (cloud_s, device_s) if cloud else (device_s, cloud_s)
         if self._cloud != cloud:
             self._cloud, self._budget_s = cloud, 0.0
-        self._budget_s += self._explore * (1.0 if cloud else RARER) * chosen_s
+        self._budget_s += self._explore * (often if cloud else RARER) * chosen_s
         lost_s = other_s * max(LEAST_LOSS, 1.0 - exp(-gap if cloud else gap))
         if self._budget_s <= lost_s:
             return False
@@ -202,6 +211,7 @@ class Costs:
 
     __slots__ = (
         "_alpha",
+        "_alpha_hoped",
         "_draft_s",
         "_draft_verify_s",
         "_drafted",
@@ -234,6 +244,8 @@ class Costs:
         verify_s = max(verify_s, alone_s)  # at the same load: a verification is a step at least
         weight = state.prior_weight
         self._alpha = (prior * weight + state.alpha * state.judged) / (weight + state.judged)
+        deviation = (self._alpha * (1.0 - self._alpha) / (weight + state.judged)) ** 0.5
+        self._alpha_hoped = min(1.0, self._alpha + deviation)
         positions = (1 + FIRST_DRAFTS) / expected_tokens(prior, FIRST_DRAFTS)  # of fused rounds, a token
         fused_s = state.fused_s + positions * self._external_s
         self.fused = log(max(FLOOR_S, fused_s)) if state.helper and state.fused_s else inf
@@ -264,6 +276,11 @@ class Costs:
         """Return the cost of rounds as wide as those seen."""
         return self.drafted(round(self._drafted) or FIRST_DRAFTS)
 
+    @property
+    def hoped(self) -> float:
+        """Return the cost of drafts if acceptance is a standard deviation higher than expected."""
+        return min(self._cost(gamma, self._alpha_hoped) for gamma in (*LIKELY, MAX_WINDOW))
+
     def round_s(self, gamma: int) -> float:
         """Return the seconds of a round of γ drafts."""
         further = gamma - self._drafted
@@ -285,7 +302,10 @@ class Costs:
     def drafted(self, gamma: int) -> float:
         """Return the cost of rounds of γ drafts. The others are taken to be at the target for the same share of their
         rounds."""
-        tokens = expected_tokens(self._alpha, gamma) + self._own - 1.0
+        return self._cost(gamma, self._alpha)
+
+    def _cost(self, gamma: int, alpha: float) -> float:
+        tokens = expected_tokens(alpha, gamma) + self._own - 1.0
         round_s = max(FLOOR_S, self.round_s(gamma))
         at_target = max(0.0, 1.0 - self._away_s(gamma) / round_s)
         return log((round_s + at_target * (gamma + 1) * self._external_s) / tokens)

@@ -273,3 +273,12 @@ def test_the_target_alone_is_tried_as_soon_as_its_step_is_shorter_than_what_draf
     assert [policy.choose(state) for _ in range(3)] == [4, 4, 4]
     assert policy.choose(state) > 1, "drafts give more"
     assert policy.choose(replace(state, alpha=0.3, prior=0.3)) == 0, "they do no longer"
+
+
+def test_drafts_that_were_unlucky_are_tried_again_sooner_than_drafts_that_are_seen_to_be_bad() -> None:
+    def tries(judged: int) -> int:
+        policy = ClosedForm()
+        state = replace(KNOWN_TARGET, rtt_s=0.045, alpha=0.6, prior=0.6, judged=judged, previous=0)
+        return sum(policy.choose(state) > 1 for _ in range(2000))
+
+    assert 0 < 2 * tries(100_000) < tries(10)
