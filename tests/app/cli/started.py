@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 
 
@@ -39,8 +38,13 @@ def started(folder: Path, config: Path) -> Iterator[subprocess.Popen[str]]:
     ):
         try:
             assert process.stdout is not None
-            said = list(takewhile(lambda line: "Ctrl-C" not in line, process.stdout))
-            assert process.poll() is None, "".join(said)
+            said: list[str] = []
+            for line in process.stdout:
+                said.append(line)
+                if "Ctrl-C" in line:
+                    break
+            else:
+                raise AssertionError("".join(said))
             yield process
         finally:
             process.kill()
