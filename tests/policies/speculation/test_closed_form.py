@@ -256,25 +256,6 @@ def test_a_window_costs_what_its_positions_delay_the_others() -> None:
     )
 
 
-def test_the_target_alone_is_tried_as_soon_as_its_step_is_shorter_than_what_drafts_give() -> None:
-    """Pairs that wait for each other see no verification without a wait; their target knows how long a step takes."""
-    policy = ClosedForm()
-    state = replace(
-        KNOWN_TARGET,
-        shared_verify_s=0.0,
-        alone_s=0.0,
-        verify_s=0.1,
-        verify_least_s=0.1,
-        drafted=4.0,
-        base_s=0.05,
-        position_s=1e-5,
-        pairs=3,
-    )
-    assert [policy.choose(state) for _ in range(3)] == [4, 4, 4]
-    assert policy.choose(state) > 1, "drafts give more"
-    assert policy.choose(replace(state, alpha=0.3, prior=0.3)) == 0, "they do no longer"
-
-
 def test_drafts_that_were_unlucky_are_tried_again_sooner_than_drafts_that_are_seen_to_be_bad() -> None:
     def tries(judged: int) -> int:
         policy = ClosedForm()
