@@ -235,10 +235,7 @@ class Costs:
         self._external_s = (state.pairs - 1) * state.position_s  # that a position costs all others
         self.alone = log(max(FLOOR_S, alone_s) + self._external_s)
         # Of as many positions as drafts and one more, a single one may take as little as its share.
-        share_s = max(state.verify_least_s, verify_s / 2) / (1.0 + state.drafted)
-        self.alone_least = log(
-            max(FLOOR_S, share_s)
-        )  # (a step of one position may be shorter than base_s says)
+        self.alone_least = log(max(FLOOR_S, state.verify_least_s, verify_s / 2) / (1.0 + state.drafted))
         if state.verify_least_s:
             seen = state.judged / (state.judged + SEEN)
             verify_s = seen * verify_s + (1 - seen) * min(verify_s, IDLE * state.verify_least_s)
