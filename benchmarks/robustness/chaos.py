@@ -1,13 +1,16 @@
 """Faults by the thousand, in virtual time: every seed draws a system, its requests and what happens to it.
 
-    python -m benchmarks chaos [--seeds 10000] [--seed N]
+    python -m benchmarks chaos [--seeds 10000] [--seed N] [--sabotages]
 
 The live code runs (see `simulator.chaos`, which says what is promised), on as many cores as there are. Results are
 written line by line in a folder (--work), so that an interrupted run goes on where it stopped; changed code begins
-anew. --seed replays one, and says what happened and what was broken.
+anew. --seed replays one, and says what happened and what was broken. --sabotages puts one fault after the other into
+the code itself, and plays seeds until one of them is seen to break a promise.
 
 failed: seeds that broke a promise.
 longest_gap_s: virtual seconds that any reader waited between two deliveries, for the first one or for the end.
+sabotages, sabotages_found: faults put into the code, and those that were seen within 200 seeds.
+most_seeds: that it took to see one of these.
 """
 
 from __future__ import annotations
@@ -24,13 +27,15 @@ import msgspec
 
 from tandem.benchmarks import report
 from tandem.benchmarks.paths import ROOT
+from tandem.benchmarks.robustness.sabotages import SABOTAGES
 from tandem.simulator.chaos import ChaosOutcome, play
-from tandem.simulator.runs.tasks import resumable_map
+from tandem.simulator.runs.tasks import ray_map, resumable_map
 
 PACKAGES = ("policies", "engine", "cluster", "deployments", "simulator")
 SOURCES = {".py", ".npz", ".yaml"}
 STUCK_S = 120  # of CPU time; a seed takes a fraction of a second
 SHOWN = 20  # failing seeds
+SABOTAGE_SEEDS = range(200)
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -94,11 +99,17 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--seeds", type=int, default=10_000, help="from 0 on (default 10000)")
     parser.add_argument("--seed", type=int, help="only this one, told in full")
     parser.add_argument(
+        "--sabotages", action="store_true", help="put faults into the code, one after the other"
+    )
+    parser.add_argument(
         "--work", type=Path, default=Path(".tandem") / "chaos", help="where what is done is kept"
     )
     options = parser.parse_args(arguments)
     if options.seed is not None:
         _replay(options.seed)
+        return
+    if options.sabotages:
+        _sabotage()
         return
     seeds = range(options.seeds)
     results = play_all(seeds, options.work / f"{code_version()}.jsonl")
@@ -130,4 +141,36 @@ def _replay(seed: int) -> None:
     )
     print("\n".join(outcome.broken) or "All promises were kept.")
     if outcome.broken:
+        sys.exit(1)
+
+
+def seen(number: int) -> tuple[int, int | None]:
+    """Return a sabotage's number and the first seed that shows it; None if none does."""
+    logging.disable(logging.CRITICAL)  # every fault is logged
+    try:
+        return number, SABOTAGES[number].found_by(SABOTAGE_SEEDS)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _sabotage() -> None:
+    numbers = range(len(SABOTAGES))
+    results = ray_map(seen, numbers, chunk=1)
+    found = dict(next(results) for _ in report.progress(numbers, "sabotages"))
+    report.table(
+        f"What is seen of faults in the code, within {len(SABOTAGE_SEEDS)} seeds",
+        ["fault", "broken promise", "shown by seed"],
+        [
+            [each.what, f"… {each.promise} …", "none" if found[n] is None else str(found[n])]
+            for n, each in enumerate(SABOTAGES)
+        ],
+    )
+    shown = [seed for seed in found.values() if seed is not None]
+    figures = {
+        "sabotages": len(SABOTAGES),
+        "sabotages_found": len(shown),
+        "most_seeds": 1 + max(shown, default=-1),
+    }
+    report.figures("chaos", figures)
+    if len(shown) < len(SABOTAGES):
         sys.exit(1)

@@ -11,6 +11,7 @@ import pytest
 
 from tandem.benchmarks.robustness import chaos
 from tandem.benchmarks.robustness.chaos import Played, attempt, code_version, main, play_all
+from tandem.benchmarks.robustness.sabotages import Sabotage
 from tandem.simulator.chaos import ChaosOutcome, Fault
 from tandem.simulator.clock import VirtualLoop
 
@@ -126,3 +127,24 @@ def test_the_figures_and_how_to_replay_what_failed(
     assert json.loads(said.splitlines()[-1]) == {"benchmark": "chaos", "figures": figures}
     main(["--seeds", "2", "--work", str(tmp_path)])
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]["failed"] == 0
+
+
+def test_what_is_seen_of_sabotages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown_by(*seeds: int) -> Sabotage:
+        return Sabotage("nobody waits", "waited", 0, lambda seed: ["somebody waited"] * (seed in seeds), list)
+
+    monkeypatch.setattr(chaos, "ray_map", lambda function, items, chunk: map(function, items))
+    monkeypatch.setattr(chaos, "SABOTAGES", [shown_by(3, 5), shown_by(199), shown_by(200)])
+    with pytest.raises(SystemExit) as ended:
+        main(["--sabotages"])
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    figures = {"sabotages": 3, "sabotages_found": 2, "most_seeds": 200}
+    assert json.loads(said.splitlines()[-1]) == {"benchmark": "chaos", "figures": figures}
+    assert "… waited …" in said
+    assert not logging.root.manager.disable
+    monkeypatch.setattr(chaos, "SABOTAGES", [shown_by(0)])
+    main(["--sabotages"])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]["most_seeds"] == 1
