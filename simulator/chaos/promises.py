@@ -82,8 +82,11 @@ def check(outcome: ChaosOutcome, world: FragileWorld) -> None:
         elif ids != expected[: len(ids) if excused else None] or (answer.finish != "stop" and not excused):
             what = f"{answer.failure or answer.finish}, {len(ids)} of {len(expected)} tokens"
             broken.append(f"request {number} ({answer.request.mode}) did not come whole: {what}")
-        gap_s = _longest_gap_s(answer)
-        outcome.longest_gap_s = max(outcome.longest_gap_s, gap_s)
+        outcome.longest_gap_s = max(outcome.longest_gap_s, _longest_gap_s(answer))
+        gap_s = max(
+            end_s - begin_s - _unreached_s(answer, outcome, world, begin_s, end_s)
+            for begin_s, end_s in _gaps(answer)
+        )
         if gap_s > limit_s:
             broken.append(f"request {number} ({answer.request.mode}) waited {gap_s:.1f} s")
         elif roomy and answer.failure is None and (late_s := _late_s(answer, outcome, world)) > 0:
@@ -122,6 +125,21 @@ def _reader_is_cut_off(answer: SimulatedAnswer, outcome: ChaosOutcome, world: Wo
         and world.config.reader == "device"
         and ("leave" in hit or (bool(hit) and (answer.failure == Unreachable.code or not answer.tokens)))
     )
+
+
+def _unreached_s(
+    answer: SimulatedAnswer, outcome: ChaosOutcome, world: World, begin_s: float, end_s: float
+) -> float:
+    """Return the seconds between two times in which an answer's reader could not be reached."""
+    if world.config.reader != "device":
+        return 0.0
+    unreached_s, until_s = 0.0, begin_s
+    for fault in sorted(outcome.faults, key=lambda fault: fault.at_s):
+        if fault.kind in DEVICE_FAULTS and fault.target == answer.device:
+            back_s = min(end_s, fault.at_s + fault.seconds)
+            unreached_s += max(0.0, back_s - max(until_s, fault.at_s))
+            until_s = max(until_s, back_s)
+    return unreached_s
 
 
 def _gaps(answer: SimulatedAnswer) -> Iterator[tuple[float, float]]:

@@ -313,7 +313,7 @@ class Saboteur:
         return True
 
     async def _drafter(self, fault: Fault) -> None:
-        """Kill all drafters; each is replaced beside its server, if that is still up."""
+        """Kill all drafters; after a while each is replaced beside its server, if that is still up."""
         world = self._world
         if self._victim(fault, world.drafters) is None:
             return
@@ -321,7 +321,7 @@ class Saboteur:
         for drafter in killed:
             await drafter.kill()
         world.refresh_soon()
-        await asyncio.sleep(RESTART_S)
+        await asyncio.sleep(max(RESTART_S, fault.seconds))
         for drafter in killed:
             if any(s.up and s.hardware is drafter.hardware for s in world.servers):
                 world.add_drafter(drafter.group, drafter.hardware)

@@ -219,6 +219,9 @@ def scenario(seed: int) -> tuple[Config, list[Request], list[Fault]]:
     middles = Random(f"middles of {seed}")
     if private and sum(fault.kind in FATAL_FAULTS for fault in faults) < FATAL:
         faults.append(_at_the_middle(middles, middles.choice(private)))
+    absent = Random(f"requests of {seed} while drafters are gone")
+    gone = [_fused(absent, fault, devices) for fault in faults if fault.kind == "drafter"]
+    requests = sorted([*requests, *gone], key=lambda request: request.arrival_s)
     if tenants(seed):
         keys = Random(f"faults of the keys of {seed}")
         kinds = [keys.choice(["access", "takeover", "router"]) for _ in range(keys.randint(1, 4))]
@@ -263,6 +266,20 @@ def _sketched(random: Random, devices: int) -> Request:
         reader_rate=random.choice([0.0, 5.0, 20.0]),
         mode=SketchMode.name,
         max_tokens=1000,
+    )
+
+
+def _fused(random: Random, fault: Fault, devices: int) -> Request:
+    """Return a request without a device that comes soon after all drafters were killed."""
+    return Request(
+        arrival_s=fault.at_s + random.uniform(0.1, 2.0),
+        prompt_tokens=random.randint(1, 120),
+        output_tokens=(output := random.randint(1, 200)),
+        acceptance=bytes(random.random() < 0.75 for _ in range(output)),
+        device=random.randrange(devices),
+        mode=SpeculativeMode.name,
+        max_tokens=1000,
+        fused=True,
     )
 
 
