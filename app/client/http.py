@@ -20,7 +20,7 @@ DONE = "[DONE]"
 RESUME_S = 60.0
 """Seconds for which a broken connection to a resumable answer is tried anew."""
 RETRY_S = 0.25
-SILENCE_S = 2.0
+SILENCE_S = 1.75
 """Seconds without a sign of life, which comes every second, after which a resumable answer's connection is dead."""
 
 

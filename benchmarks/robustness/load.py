@@ -41,7 +41,7 @@ AGAIN_S = 0.1
 """Pause before a refused question is asked again."""
 BACK_S = 30.0
 """Longest that a client tries to come back to an answer."""
-SILENCE_S = 2.0
+SILENCE_S = 1.75
 """Seconds without a sign of life after which it does so, or asks anew."""
 LOAD_S = 3.0  # before the first change, and after the last
 

@@ -7,7 +7,7 @@ import { Silence, eventsOf, within } from "./events.js";
 const AGAIN_MS = [200, 500, 1000, 2000, 4000, 8000, 15000, 15000];
 /** Waits before each try to come back to a stream; together less than the server keeps it. */
 
-const SILENT_MS = 2000;
+const SILENT_MS = 1750;
 /** Time without a sign of life, which comes every second, after which a resumable answer's connection is dead. */
 
 /** A request that was refused, in the server's words. */

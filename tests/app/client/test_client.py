@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import tandem
-from tandem.app.client.http import HttpClient
+from tandem.app.client.http import SILENCE_S, HttpClient
 from tests.app.api.null_backend import NullBackend
 
 SAYS = "Zürich has three bridges."
@@ -155,7 +155,7 @@ def test_each_silence_in_a_row_may_be_twice_as_long(url: str, monkeypatch: pytes
     monkeypatch.setattr("tandem.app.client.http.RETRY_S", 0.0)
     with tandem.Client(url) as client, pytest.raises(tandem.ClientError, match="enough"):
         client.ask("Hello?", resumable=True)
-    assert waited == [2.0, 4.0, 8.0, 16.0]
+    assert waited == [SILENCE_S, 2 * SILENCE_S, 4 * SILENCE_S, 8 * SILENCE_S]
 
 
 def test_an_answer_that_is_not_resumable_breaks_off(url: str) -> None:

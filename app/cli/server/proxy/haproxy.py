@@ -39,7 +39,7 @@ STUCK_S = 60
 """Seconds after which a client that takes in nothing of its answer is disconnected; one that waits for it is not."""
 CHECK = {"INTER": "500ms", "FASTINTER": "100ms", "FALL": "2"}
 """Checks of the API's replicas: one that does not answer gets no new requests after 1.6 s, so that a client that comes
-back after two seconds of silence finds another."""
+back after 1.75 seconds of silence finds another."""
 REQUEST_S = 30
 """Seconds within which a client's request must have come, of a long one the first 16 KiB; Ray sets no limit."""
 MOST_CONNECTIONS = 16_000
