@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import BrowserContext, ConsoleMessage, Error, Page, async_playwright
+from playwright.async_api import BrowserContext, ConsoleMessage, Error, Page, async_playwright, expect
 
 from tandem.deployments.request.tokenlog import Origin
 from tests.app.api.conftest import address, http
@@ -15,6 +15,8 @@ from tests.app.api.null_backend import NullBackend
 from tests.app.page.window import SAYS, opened
 
 __all__ = ["address", "http"]
+
+expect.set_options(timeout=30_000)  # on a busy machine; playwright's default is 5 s
 
 
 @pytest.fixture
