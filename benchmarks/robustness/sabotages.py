@@ -76,9 +76,7 @@ class Sabotage(NamedTuple):
         """Return the first seed that is seen to break the promise; None if none is."""
         with self.applied():
             for seed in seeds:
-                broken = "\n".join(self.broken(seed))
-                gc.collect()  # what hangs there has no other end, and complains of it here
-                if self.promise in broken:
+                if self.promise in "\n".join(self.broken(seed)):
                     return seed
         return None
 
@@ -87,12 +85,17 @@ SABOTAGES: list[Sabotage] = []
 
 
 def _whole(seed: int) -> list[str]:
-    return play(seed).broken
+    return _collected(play(seed).broken)
 
 
 def _dialled(seed: int) -> list[str]:
     with TemporaryDirectory() as folder:
-        return play_dialled(seed, Path(folder)).broken
+        return _collected(play_dialled(seed, Path(folder)).broken)
+
+
+def _collected(broken: list[str]) -> list[str]:
+    gc.collect()  # what hangs after a seed has no other end, and complains of it here
+    return broken
 
 
 def _sabotage(
