@@ -47,6 +47,12 @@ ABOUT = (0.9, 1.0, 1.1)
 """Times between verifications, over the expected one, that the wait for the target's next step is averaged over."""
 LEAST_WAIT = 0.5
 """Share of a step that a round has to wait at least for the target to be taken as always busy."""
+LIMITED = 2.0
+"""Sessions at the target, over those that a step takes, from which on pairs are taken to wait for turns: below it, some
+may only be about to close."""
+LEAST_STEP, LEAST_TURN = 0.3, 0.5
+"""Shares of a step, and of a turn of all pairs, as the target says, that a token of the target alone takes at least:
+what it says of a step with a single position may be too much."""
 LEAST_LOSS = 0.25
 """Share of a trial that is taken to be lost, even if the ways seem equal: what is expected may be wrong."""
 DOUBTED = 5.0
@@ -235,7 +241,9 @@ class Costs:
         self._external_s = (state.pairs - 1) * state.position_s  # that a position costs all others
         self.alone = log(max(FLOOR_S, alone_s) + self._external_s)
         # Of as many positions as drafts and one more, a single one may take as little as its share.
-        self.alone_least = log(max(FLOOR_S, state.verify_least_s, verify_s / 2) / (1.0 + state.drafted))
+        least_s = max(state.verify_least_s, verify_s / 2) / (1.0 + state.drafted)
+        turn_s = state.queue * state.base_s if state.queue >= LIMITED else 0.0
+        self.alone_least = log(max(FLOOR_S, least_s, LEAST_STEP * state.base_s, LEAST_TURN * turn_s))
         if state.verify_least_s:
             seen = state.judged / (state.judged + SEEN)
             verify_s = seen * verify_s + (1 - seen) * min(verify_s, IDLE * state.verify_least_s)

@@ -82,6 +82,30 @@ def test_the_target_alone_is_tried_where_every_position_of_a_step_costs() -> Non
     assert [policy.choose(state) for _ in range(4)] == [4, 4, 4, 0]
 
 
+@pytest.mark.parametrize(
+    ("queue", "tried"), [(1.0, True), (8.0, False)], ids=["a place for each", "two places for sixteen"]
+)
+def test_the_target_alone_is_not_tried_where_its_turns_are_known_to_take_longer(
+    queue: float, tried: bool
+) -> None:
+    """The target says what its step takes; with few places in it a token alone waits for all others' turns."""
+    policy = ClosedForm()
+    state = replace(
+        KNOWN_TARGET,
+        shared_verify_s=0.0,
+        alone_s=0.0,
+        verify_s=0.12,
+        verify_least_s=0.05,
+        queue=queue,
+        pairs=16,
+        mean_window=4.0,
+        drafted=4.0,
+        base_s=0.05,
+    )
+    chosen = [policy.choose(state) for _ in range(8)]
+    assert (0 in chosen) == tried
+
+
 def test_a_new_pair_of_a_known_target_begins_where_the_others_are() -> None:
     new = replace(KNOWN_TARGET, verify_s=0.0, draft_s=0.0, alpha=0.0, judged=0, previous=0)
     assert ClosedForm().choose(new) > 1
