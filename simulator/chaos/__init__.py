@@ -8,8 +8,8 @@ as long as one endpoint could finish a request and its reader can be reached:
 1. Every accepted request ends exactly once, whole; its tokens are those of an undisturbed run.
 2. No reader who can be reached waits longer between two deliveries, or for the end, than `promised_s`; nor, where there
    is room for all, longer than without faults and outages by `GAP_S` for each endpoint lost, once more if its engine
-   hung while it was slow, and for its device if that is away, except in modes whose answers wait for expansions or for
-   one device.
+   hung while it was slow, and for its device if that is away, and by `ROUTER_S` if there is no router, except in modes
+   whose answers wait for expansions or for one device.
 3. No session, task or block of memory is left behind.
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
    One whose middle is killed, or stopped, goes on at another within `promises.MIDDLE_S`, if nothing else goes wrong.

@@ -10,6 +10,7 @@ from typing import Any
 
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.timeouts import Limits
+from tandem.deployments.routing.stand_in import LATE_S, SIGN_S
 from tandem.policies.estimators.overdue import HUNG_S
 from tandem.policies.reader.quality import Reader
 from tandem.simulator.chaos.house import REFUSALS
@@ -47,6 +48,8 @@ class ChaosOutcome:
 GAP_S = 5.0
 """Longest that a fault keeps a reader waiting who can be reached and has nothing to read, for each endpoint lost
 meanwhile and for the request's device if it is away, outages apart, where there is room for all requests."""
+ROUTER_S = LATE_S + SIGN_S
+"""Longest that a request waits for a router that is gone before it is assigned without it."""
 MIDDLE_S = {"middle": 1.0, "frozen": GAP_S}
 """Longest that an answer in mode split waits for another middle, by the fault that takes its own."""
 SLOWER = ("sketch", "split")
@@ -171,6 +174,10 @@ def _late_s(answer: SimulatedAnswer, outcome: ChaosOutcome, world: FragileWorld)
         ):  # it may be waited for
             lost.add(f"device-{answer.device}")
         allowed_s = GAP_S * (max(1, len(lost)) + _hung_while_slow(outcome.faults, dry_s, end_s))
+        if any(
+            f.kind == "router" and f.at_s <= end_s and dry_s <= f.at_s + f.seconds for f in outcome.faults
+        ):
+            allowed_s += ROUTER_S
         late_s = max(late_s, end_s - dry_s - world.out_s(dry_s, end_s) - allowed_s)
     return late_s
 

@@ -25,7 +25,7 @@ from tandem.simulator.world.network import RESUME_S, SILENCE_S
 from tests.effort import tried
 from tests.simulator.configurations import TARGET, config, split
 
-BROKE_ONCE = (229, 561, 703, 906, 1375, 1480, 2504, 2593, 2944, 3475, 4101, 5567)
+BROKE_ONCE = (229, 561, 626, 703, 906, 1375, 1399, 1480, 2504, 2593, 2944, 3475, 4101, 5567)
 SABOTAGED = (2000, 2002, 2003, 2004, 2007, 2031, 2050)
 LOST_MIDDLE = 2040
 SEEDS = (*SABOTAGED, *BROKE_ONCE, LOST_MIDDLE, *tried((1008, 1013), range(1000, 1015)))
