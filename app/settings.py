@@ -145,7 +145,7 @@ class Settings(ModelSettings):
     models: several models behind one address, by their names for clients; each has pools of its own. In place of
         `model` and the pools above, which are those of one model alone.
     ingress_replicas: number of replicas of the API.
-    default_reader_rate: tokens/s that a chat's reader consumes if the client does not say (0: no reader).
+    default_reader_rate: tokens/s that a streamed chat's reader consumes if the client does not say (0: no reader).
     gateway: endpoint for devices that are programs of their own (`tandem device`); null: none.
     accounts: prices, and the limits of new accounts.
     """

@@ -279,10 +279,11 @@ def _question(request: ChatRequest | CompletionRequest, text: str, prompt: tuple
 
 
 def _reader_rate(request: ChatRequest | CompletionRequest, backend: ServingBackend) -> float:
-    """Return the reader's tokens/s; 0 without a reader, as completions, often for programs, are by default."""
+    """Return the reader's tokens/s; 0 without a reader, as by default where an answer comes as a whole, and for
+    completions, which are often for programs."""
     rate = request.tandem.reader_rate
     if rate is None:
-        rate = backend.default_reader_rate if isinstance(request, ChatRequest) else 0.0
+        rate = backend.default_reader_rate if isinstance(request, ChatRequest) and request.stream else 0.0
     if request.tandem.paced and not rate:
         raise reader_rate_missing()
     return rate

@@ -120,7 +120,7 @@ class AnswerResponse(Response):
         self._record.end(200)
 
     async def _repeat(self, begun: Begun) -> None:
-        """Say to nobody what the client has had from another replica."""
+        """Take in what the client has had from another replica, without sending it."""
         pairs = enumerate(zip(self.admitted.choices, begun.said, strict=True))
         await self.take([(i, piece) for i, (choice, had) in pairs if (piece := choice.begin(had))], _nowhere)
         for said, had in zip(self.said, begun.said, strict=True):

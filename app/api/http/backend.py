@@ -88,7 +88,7 @@ class ServingBackend(Protocol):
 
     @property
     def default_reader_rate(self) -> float:
-        """Tokens/s of a chat's reader unless the client says; 0 if there is no reader."""
+        """Tokens/s of a streamed chat's reader unless the client says; 0 if there is no reader."""
         ...
 
     @property

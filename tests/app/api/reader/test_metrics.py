@@ -25,7 +25,7 @@ async def backend() -> NullBackend:
 @pytest.mark.parametrize(
     ("path", "body", "rate"),
     [
-        ("chat/completions", CHAT, 5.0),
+        ("chat/completions", CHAT, 0.0),  # nobody reads before it is whole
         ("chat/completions", CHAT | {"stream": True}, 5.0),
         ("chat/completions", CHAT | {"tandem": {"reader_rate": 8}}, 8.0),
         ("completions", TEXT, 0.0),
@@ -41,10 +41,15 @@ async def test_the_engines_are_told_the_readers_rate(http, backend, path, body, 
 async def test_the_default_rate_is_the_servers(http, backend):
     for rate in (2.5, 0.0):
         backend.default_reader_rate = rate
-        answer = (await http.post("/v1/chat/completions", json=CHAT)).json()
+        await http.post("/v1/chat/completions", json=CHAT | {"stream": True})
         assert backend.jobs.pop().sampling.reader_rate == rate
-        told = answer["tandem"]["stats"]["reader"]
-        assert told is None if rate == 0 else told["rate"] == rate
+
+
+@pytest.mark.parametrize("rate", [None, 2.5])
+async def test_figures_are_told_where_there_is_a_reader(http, rate):
+    answer = (await http.post("/v1/chat/completions", json=CHAT | {"tandem": {"reader_rate": rate}})).json()
+    told = answer["tandem"]["stats"]["reader"]
+    assert told is None if rate is None else told["rate"] == rate
 
 
 def test_a_reading_rests_on_the_times_of_the_tokens():
