@@ -197,7 +197,7 @@ class Executor:
         return self.finish(_close(session))
 
     def finish(self, closing: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Have it come to its end in the background."""
+        """End a session in the background."""
         task = asyncio.get_running_loop().create_task(closing)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -265,7 +265,7 @@ class _Request:
         return run.run(self._sessions, self.log, assignment.briefing)
 
     def enter(self, delta: Delta) -> None:
-        """Into the log (which refuses gaps and repetitions), and into the stats."""
+        """Enter a delta into the log, which refuses gaps and repetitions, and into the stats."""
         now_s, log, stats = self._loop.time(), self.log, self.stats
         ids = delta.ids
         if ids:
@@ -327,7 +327,7 @@ class _Request:
         await self._vacate(self._sessions.all)
 
     async def wait_for_room(self, refusal: NoCapacity) -> None:
-        """Half an answer is worth waiting for; a new one is refused, unless another endpoint has room."""
+        """Wait for room if the answer has begun; raise the refusal of a new one, unless another endpoint has room."""
         now_s = self._loop.time()
         full = [] if self._sessions is None else [s.endpoint.key for s in self._sessions.all if s.full]
         if self._sessions is None or (not self.log and self._full.keys() >= set(full)):
@@ -362,7 +362,7 @@ class _Request:
         await self._vacate(self._sessions.all)
 
     def under_way(self) -> UnderWay:
-        """Return how it stands."""
+        """Return the answer's state."""
         assignment, origins = self._assignment, self.log.origins
         return UnderWay(
             request=self._job.id,
@@ -374,7 +374,7 @@ class _Request:
         )
 
     def end(self) -> None:
-        """End the request, however it ended."""
+        """Leave the endpoints and stop what runs for the request, whether it finished, failed or was cancelled."""
         self._leave()
         if self._course is not None:
             self._course.end_part()

@@ -279,7 +279,7 @@ class SplitRun(ModeRun):
     async def _round(
         self, split: Split, outer: OuterSession, middle: _Middle, position: int, drafts: bool
     ) -> tuple[int, Judgement]:
-        """(tokens drafted, what the model says of them). drafts: whether there may be any."""
+        """Do one round; return the number of tokens drafted, and the model's judgement. drafts: whether to draft."""
         figures, ready = self.figures, self._ready
         split.begin(position)
 

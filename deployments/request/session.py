@@ -329,8 +329,8 @@ class EndpointSession(Session):
 
     @property
     def spared(self) -> int:
-        """Tokens that it was to take in and, stopped now, would not, as far as its speed is known. A server asks money
-        for all of them."""
+        """Return the prompt tokens that would not be computed if it were stopped now, as far as its speed is known. A
+        server asks money for them otherwise."""
         if not self._unbilled or not self.endpoint.prefill_token_s:
             return 0
         computed = (self._now() - self._asked_s) / self.endpoint.prefill_token_s

@@ -301,7 +301,7 @@ class _Runner:
 
     @property
     def spared(self) -> int:
-        """Tokens of the prompt that are not paid for if it is stopped now."""
+        """Return the prompt tokens that are not paid for if it is stopped now."""
         return self._session.spared
 
     @property
@@ -310,14 +310,14 @@ class _Runner:
         return self._loop.time() - self._began_s
 
     async def hold(self) -> None:
-        """Take in the rest of the prompt, keep it, and say nothing."""
+        """Prefill the rest of the prompt and keep it, without generating."""
         assert self._beginning is not None
         self._holds = True
         if self._beginning.done():
             await self.pause()
 
     def begin(self) -> asyncio.Task[Tokens]:
-        """Start; done with the first tokens."""
+        """Start; return the task that ends with the first tokens."""
         held, self._holds = self._holds, False
         work = self._take_up(self._beginning) if held and self._beginning is not None else self._begin()
         self._beginning = self._loop.create_task(work)

@@ -141,7 +141,7 @@ class Expansion:
 
     @asynccontextmanager
     async def at(self, sessions: EndpointSessions) -> AsyncGenerator[None, None]:
-        """Inside, it is worked on, with the sessions of an assignment."""
+        """Have candidates written at the places of an assignment's sessions, within the context."""
         self._sessions, self._vocabulary = sessions, sessions["target"].endpoint.vocabulary
         self._judge = sessions.at(sessions["target"].endpoint)
         work = [asyncio.create_task(self._candidate(k)) for k in range(self._plan.candidates)]
@@ -306,7 +306,7 @@ class Expansion:
     # -- how they are written ---------------------------------------------------------------------------------
 
     async def _candidate(self, number: int) -> None:
-        """Have it written of all sentences, wherever there is a place."""
+        """Have one candidate of every sentence written, wherever there is a place."""
         while missing := self._missing(number):
             place = await self._expanders.place(
                 PlaceRequest(
@@ -333,7 +333,7 @@ class Expansion:
             await self._write(id, place, number, missing)
 
     def _missing(self, number: int) -> list[int]:
-        """Sentences that have not gone out and of which this candidate is not there."""
+        """Return the sentences to come that lack this candidate."""
         return [
             i
             for i in range(max(self._next, self._own), len(self._sentences))
@@ -363,8 +363,8 @@ class Expansion:
             )
 
     def _groups(self, place: Place, missing: Sequence[int]) -> list[list[int]]:
-        """Sentences that are computed one after the other, for as many sequences as there is room for, and for fewer
-        where there is time."""
+        """Return groups of sentences, each of which is one sequence: as many as the place has room for, and fewer where
+        there is time."""
         lengths = [len(self._sketch.notes[i]) for i in missing]
         scale = self._sentence_tokens * len(lengths) / sum(lengths)
 

@@ -241,7 +241,7 @@ class SketchRun(ModeRun):
     # -- the sketch ------------------------------------------------------------------------------------------
 
     async def _sketch(self, sessions: EndpointSessions, log: TokenLog) -> AsyncGenerator[Delta, None]:
-        """Have it written. Afterwards there is an expansion, or the answer is to be in full."""
+        """Have the target write the sketch. Afterwards there is an expansion, or the answer is to be in full."""
         format = self._format
         if self._prompt is None and (reason := await self._asking()):
             self._refuse(reason)
@@ -281,7 +281,7 @@ class SketchRun(ModeRun):
             self._begin_expansion(sketch)
 
     async def _within_context(self, sketch: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
-        """Yield the sketch, unless asking for it takes more words than the question, and than the context has."""
+        """Yield the sketch; nothing where its prompt, which is longer than the question, overflows the context."""
         async with aclosing(sketch) as deltas:
             try:
                 async for delta in deltas:
@@ -336,7 +336,7 @@ class SketchRun(ModeRun):
         return self._format.sketch(self._question, self._extent)
 
     def _ruled_out(self) -> str:
-        """Return why there is no sketch, as far as nobody need be asked; "" otherwise."""
+        """Return why there is no sketch, as far as this process can tell; "" otherwise."""
         if self._format.sketch(self._question) is None or not divisible(self._job.sampling):
             return INDIVISIBLE
         if not self._settings.suitable(self._question):
@@ -435,7 +435,7 @@ class SketchRun(ModeRun):
     # -- the answer -------------------------------------------------------------------------------------------
 
     async def _expand(self, sessions: EndpointSessions, log: TokenLog) -> AsyncGenerator[Delta, None]:
-        """Sentence by sentence."""
+        """Yield the answer as its sentences are expanded, one after the other."""
         job, expansion, end = self._job, self._expansion, self._format.end
         assert expansion is not None
         with sessions.step("expansion"):

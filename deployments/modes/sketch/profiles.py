@@ -45,7 +45,7 @@ def read(path: Path) -> Profiles:
 
 
 def write(path: Path, profiles: Profiles) -> None:
-    """Whole or not at all; a line in the log where it fails."""
+    """Write the file, whole or not at all; a line in the log says why it fails."""
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

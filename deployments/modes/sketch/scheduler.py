@@ -242,7 +242,7 @@ class Expansions(RouterPart[SketchSettings]):
         return SketchBriefing(self._speculation.brief(wanted, endpoints, prices) if drafted else None)
 
     def predict(self, wanted: RoutingRequest, endpoints: Endpoints, prices: Prices) -> Prediction | None:
-        """Return nothing where the answer would not be sketched: it is then the cloud's, and later."""
+        """Return None where the answer would not be sketched: the cloud's own would come sooner."""
         alone = by_target(self.router, wanted, endpoints["target"], prices)
         if alone.tokens < self._policy.shortest or wanted.sent:
             return None

@@ -15,7 +15,7 @@ EVERY_S = 0.25
 
 
 class Observer:
-    """Keeps a pair's `rtt_s` and `queue` as they are, for as long as rounds go on.
+    """Keeps a pair's `rtt_s` and `queue` up to date while rounds go on.
 
     A draft says how long it took the device; the rest of the wait was the link. While rounds are fused and no draft
     crosses the link, a light question does, every EVERY_S. The target is asked as often, by one request for all: how

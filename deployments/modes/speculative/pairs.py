@@ -51,5 +51,5 @@ class Pairs:
 
 
 def pair_name(drafter: EndpointInfo, target: EndpointInfo) -> tuple[str, str]:
-    """(drafter, target)."""
+    """Return the name of a pair: (drafter, target)."""
     return drafter.name if drafter.device else drafter.key, target.key
