@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -19,8 +20,10 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """Every fault is logged."""
+    """Every fault is logged. What earlier tests left is kept from the collections of garbage after each seed."""
     logging.disable(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()
     yield
     logging.disable(logging.NOTSET)
 
