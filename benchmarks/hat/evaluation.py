@@ -16,7 +16,7 @@ ttft_cut_min, tbt_cut_min: by how much HAT's is less than the best baseline's, b
 or with the paper's (chunks of 128, drafts of 8); *_published: in that reading, all with the paper's; *_specbench: with
 SpecBench at 6 requests/s; *_wifi: the same on measured Wi-Fi. Medians over seeds, *_range their range.
 ttft_cut_coded_min: the same with HAT's hidden states in `int6`, which no baseline of the paper has;
-ttft_cut_equal_bytes_min: with those of HAT and of the baselines in it.
+ttft_cut_equal_bytes_min: with those of HAT and of the baselines in it, each with settings chosen with it.
 ablation_in_order: whether the rows of Table V have the paper's order in TBT, and chunked ones less TTFT than others,
 for both data sets, with HAT's chosen settings; ablation_pairs: share of the pairs of rows that have.
 accepted_length: tokens of a round with η = 0.6, one device, as in Table IV. It is what the acceptance was set by.
@@ -48,6 +48,7 @@ from tandem.benchmarks.hat.setting import (
     measure,
 )
 from tandem.benchmarks.paths import DATA
+from tandem.engine.split.hidden_states import COMMON, Kind
 from tandem.simulator.runs.tasks import ray_map
 
 _SOURCES = (setting.__doc__ or "").partition("\n\n")[2]
@@ -56,7 +57,7 @@ HAT, U_SHAPE, U_SARATHI, U_MEDUSA = "HAT", "U-shape", "U-Sarathi", "U-Medusa"
 BASELINES = (U_SHAPE, U_SARATHI, U_MEDUSA)
 RATES = {SPECBENCH.name: (4.0, 6.0, 9.0), CNNDM.name: (4.0,)}
 CELLS = ((SPECBENCH, 6.0), (CNNDM, 4.0))
-CODED = "int6"
+CODED: Kind = "int6"
 TREE = 8  # tokens that the paper's U-Medusa verifies
 
 
@@ -206,15 +207,17 @@ Chosen = Mapping[tuple[str, str], System]
 """By data set and system's name."""
 
 
-def choose() -> Chosen:
-    """Each system's settings with the least time of a whole answer on a seed that is not judged."""
+def choose(wire: Kind = COMMON) -> Chosen:
+    """Each system's settings with the least time of a whole answer on a seed that is not judged, with such states."""
     wanted = {
-        (dataset.name, name): [Run(dataset.name, one, rate, CHOOSING) for one in candidates]
+        (dataset.name, name): [
+            Run(dataset.name, replace(one, wire=wire), rate, CHOOSING) for one in candidates
+        ]
         for dataset, rate in CELLS
         for name, candidates in CANDIDATES.items()
     }
     needed = [run for runs in wanted.values() if len(runs) > 1 for run in runs]
-    found = simulate_all(needed, "choosing settings")
+    found = simulate_all(needed, f"choosing settings, {wire}")
 
     def answer_s(run: Run) -> float:
         return next(cell.answer_s for one, cell in found if one == run)
@@ -226,16 +229,12 @@ def choose() -> Chosen:
 
 def _rivals(chosen: Chosen, dataset: Dataset) -> list[System]:
     """All baselines, with the settings chosen and with the paper's."""
-    return [system for name in BASELINES for system in (chosen[dataset.name, name], PUBLISHED[name])]
+    own = [chosen[dataset.name, name] for name in BASELINES]
+    return own + [replace(PUBLISHED[name], wire=own[0].wire) for name in BASELINES]
 
 
-def coded(systems: Iterable[System]) -> list[System]:
-    """Return the systems with hidden states in an entropy code."""
-    return [replace(system, wire=CODED) for system in systems]
-
-
-def runs(chosen: Chosen, seeds: int) -> list[Run]:
-    """Return all runs to judge."""
+def runs(chosen: Chosen, coded: Chosen, seeds: int) -> list[Run]:
+    """Return all runs to judge. coded: with hidden states in an entropy code."""
     wanted: list[Run] = []
     for seed in range(seeds):
         for dataset in DATASETS.values():
@@ -247,7 +246,7 @@ def runs(chosen: Chosen, seeds: int) -> list[Run]:
             wanted += [Run(dataset.name, system, rate, seed) for system in rows]
             for one in PUBLISHED.values():
                 wanted += [Run(dataset.name, one, rate, seed, everything=back) for back in (False, True)]
-            for system in coded([chosen[dataset.name, HAT], *_rivals(chosen, dataset)]):
+            for system in (coded[dataset.name, HAT], *_rivals(coded, dataset)):
                 wanted.append(Run(dataset.name, system, rate, seed))
             for system in (PAPERS, PUBLISHED[U_MEDUSA], PUBLISHED[U_SHAPE]):
                 wanted.append(Run(dataset.name, system, ALONE, seed, devices=1))
@@ -268,17 +267,17 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser = report.parser("hat", f"{__doc__}\n{_SOURCES}")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell (default 3)")
     options = parser.parse_args(arguments)
-    chosen = choose()
-    results = Results(simulate_all(runs(chosen, options.seeds), "simulations"), options.seeds)
+    chosen, coded = choose(), choose(CODED)
+    results = Results(simulate_all(runs(chosen, coded, options.seeds), "simulations"), options.seeds)
     for dataset in DATASETS.values():
-        _table_of_systems(results, chosen, dataset)
+        _table_of_systems(results, chosen, coded, dataset)
     for dataset, rate in CELLS:
         _table_of_ablation(results, dataset, ablated(chosen[dataset.name, HAT]), rate)
-    report.figures("hat", figures(results, chosen))
+    report.figures("hat", figures(results, chosen, coded))
 
 
-def figures(results: Results, chosen: Chosen) -> dict[str, float | bool | list[float]]:
-    """Return the figures that the module's docstring lists."""
+def figures(results: Results, chosen: Chosen, coded: Chosen) -> dict[str, float | bool | list[float]]:
+    """Return the figures that the module's docstring lists. coded: with hidden states in an entropy code."""
     found: dict[str, float | bool | list[float]] = {}
     for dataset, rate in reversed(CELLS):
         suffix = "" if dataset is CNNDM else "_specbench"
@@ -289,10 +288,9 @@ def figures(results: Results, chosen: Chosen) -> dict[str, float | bool | list[f
             theirs = [PUBLISHED[name] for name in BASELINES]
             cuts = _least_cut(results, dataset, rate, f"{metric}_s", PAPERS, theirs, everything=True)
             found[f"{metric}_cut_min{suffix}_published"] = _summed(cuts)[0]
-        rivals = _rivals(chosen, dataset)
-        (ours,) = coded([chosen[dataset.name, HAT]])
-        for name, theirs in (("coded", rivals), ("equal_bytes", coded(rivals))):
-            cuts = _least_cut(results, dataset, rate, "ttft_s", ours, theirs)
+        for name, rivals in (("coded", chosen), ("equal_bytes", coded)):
+            theirs = _rivals(rivals, dataset)
+            cuts = _least_cut(results, dataset, rate, "ttft_s", coded[dataset.name, HAT], theirs)
             found[f"ttft_cut_{name}_min{suffix}"] = _summed(cuts)[0]
     if _has_wifi():
         ours, theirs = chosen[SPECBENCH.name, HAT], _rivals(chosen, SPECBENCH)
@@ -358,7 +356,7 @@ def _pairs(results: Results, dataset: Dataset, rows: Mapping[str, System], rate:
     ]
 
 
-def _table_of_systems(results: Results, chosen: Chosen, dataset: Dataset) -> None:
+def _table_of_systems(results: Results, chosen: Chosen, coded: Chosen, dataset: Dataset) -> None:
     def row(name: str, system: System, rate: float, label: str, **changes: object) -> list[str]:
         def of(figure: str) -> list[float]:
             return results.of(dataset, system, rate, figure, **changes)
@@ -391,8 +389,7 @@ def _table_of_systems(results: Results, chosen: Chosen, dataset: Dataset) -> Non
                 for name, one in PUBLISHED.items()
             ]
             rows += [
-                row(name, coded([chosen[dataset.name, name]])[0], rate, f"{rate:g}/s, {CODED}")
-                for name in CANDIDATES
+                row(name, coded[dataset.name, name], rate, f"{rate:g}/s, {CODED}") for name in CANDIDATES
             ]
     if dataset is SPECBENCH and _has_wifi():
         rows += [

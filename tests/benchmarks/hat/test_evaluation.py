@@ -17,6 +17,7 @@ from tandem.benchmarks.hat.evaluation import (
     PAPERS,
     PUBLISHED,
     TABLE_V,
+    U_MEDUSA,
     U_SHAPE,
     Results,
     Run,
@@ -112,8 +113,9 @@ def test_figures_come_from_the_cells_they_name(monkeypatch: pytest.MonkeyPatch) 
             tbt_s, seconds = (tbt_s, seconds) if row is None else (row[1] / 1e3, 1.0)
         return Cell(seconds, tbt_s, 9.0, 2.06 if ours else 1.0, 1.0, 0, 0.5)
 
-    results = Results([(run, cell(run)) for run in runs(chosen, 3)], 3)
-    found = figures(results, chosen)
+    coded = {key: replace(system, wire="int6") for key, system in chosen.items()}
+    results = Results([(run, cell(run)) for run in runs(chosen, coded, 3)], 3)
+    found = figures(results, chosen, coded)
     assert found["ttft_cut_min"] == 0.6
     assert found["ttft_cut_min_range"] == [0.5, 0.7]
     assert (found["ttft_cut_coded_min"], found["ttft_cut_equal_bytes_min_specbench"]) == (0.75, 0.75)
@@ -124,8 +126,14 @@ def test_figures_come_from_the_cells_they_name(monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_cell_is_simulated_once_a_seed() -> None:
     chosen = {(d.name, n): c[0] for d in DATASETS.values() for n, c in CANDIDATES.items()}
-    once, thrice = (runs(chosen, seeds) for seeds in (1, 3))
+    coded = {
+        (d.name, n): replace(c[-1], wire="int6") for d in DATASETS.values() for n, c in CANDIDATES.items()
+    }
+    once, thrice = (runs(chosen, coded, seeds) for seeds in (1, 3))
     assert len(thrice) == 3 * len(once)
+    for dataset, rate in CELLS:
+        for system in (coded[dataset.name, HAT], coded[dataset.name, U_MEDUSA]):
+            assert Run(dataset.name, system, rate, 0) in once, "with settings of its own"
     for dataset, rate in CELLS:
         for system in ablated(chosen[dataset.name, HAT]).values():
             assert Run(dataset.name, system, rate, 0) in once
