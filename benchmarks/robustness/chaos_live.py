@@ -20,27 +20,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
 
 from tandem.app.cli.server.local_ray import free_port
 from tandem.app.cli.server.processes import Process
 from tandem.benchmarks import report
-from tandem.benchmarks.application import TANDEM, application
+from tandem.benchmarks.application import application
+from tandem.benchmarks.robustness.dialled import DIALLED, LOOK_S, PROGRAM, READY_S, Site, dialling_in
 from tandem.benchmarks.robustness.load import DEVICES, MODES, REPLICA, asking, processes, under_load
 
-PROGRAM = [*TANDEM, "device"]
-DIALLED = "phone"
-"""Name of the device that dials in."""
 LOAD = [
     {**way, "resumable": True}
     for with_phone in ({"mode": "device", "device": DIALLED}, {"mode": "speculative", "device": DIALLED})
@@ -71,24 +66,6 @@ STOPPED_S = 8.0
 """Time for which a process is stopped."""
 AGAIN_S = 30.0
 """Time for which a refused request is sent again."""
-READY_S = 120.0
-"""Longest until everything is ready again."""
-LOOK_S = 0.2
-
-
-@dataclass(frozen=True)
-class Site:
-    """APIs of the application, and of the device that dials in."""
-
-    cloud: httpx.AsyncClient
-    device: httpx.AsyncClient
-
-    async def dialled_in(self) -> bool:
-        """Return whether the device's program is connected, and the application lists it. Raises httpx.HTTPError."""
-        if not (await self.device.get("/readyz", timeout=5.0)).json().get("cloud"):
-            return False
-        listed = (await self.cloud.get("/v1/devices", timeout=5.0)).raise_for_status().json()["data"]
-        return any(device["name"] == DIALLED for device in listed)
 
 
 async def strike(site: Site, title: str, sign: signal.Signals) -> None:
@@ -120,47 +97,6 @@ async def is_ready(site: Site, title: str, before: list[Process], sign: signal.S
         told = reply.json()
         listed = all(told.get(pool, 0) >= count for pool, count in POOLS.items())
         return whole and listed and not told.get("missing") and await site.dialled_in()
-    return False
-
-
-@asynccontextmanager
-async def dialling_in(http: httpx.AsyncClient, folder: Path) -> AsyncIterator[Site]:
-    """Keep the program of a device running, which dials the application's gateway; enter when it is connected."""
-    listen = f"127.0.0.1:{free_port()}"
-    made = (await http.post("/v1/keys", json={"name": DIALLED, "role": "device"})).raise_for_status().json()
-    gateway = (await http.get("/readyz")).raise_for_status().json()["gateway"]
-    (folder / "device.key").write_text(made["secret"])
-    config = {"connect": gateway, "key": str(folder / "device.key"), "listen": listen}
-    (folder / "device.yaml").write_text(yaml.safe_dump(config))
-
-    async def keep() -> None:
-        while True:
-            process = await asyncio.create_subprocess_exec(
-                *PROGRAM, "--config", str(folder / "device.yaml"), stdout=sys.stderr
-            )
-            try:
-                await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.terminate()
-                    await process.wait()
-
-    keeping = asyncio.create_task(keep())
-    try:
-        async with httpx.AsyncClient(base_url=f"http://{listen}") as device:
-            site = Site(http, device)
-            async with asyncio.timeout(READY_S):
-                while not await _connected(site):  # noqa: ASYNC110 (nobody tells)
-                    await asyncio.sleep(LOOK_S)
-            yield site
-    finally:
-        keeping.cancel()
-        await asyncio.wait((keeping,))
-
-
-async def _connected(site: Site) -> bool:
-    with suppress(httpx.HTTPError):
-        return await site.dialled_in()
     return False
 
 

@@ -34,7 +34,7 @@ MODES: tuple[Way, ...] = (
     {"mode": "race", "device": "tablet"},
 )
 """Modes of the streams in turn: no device has more than it takes."""
-LOSSLESS = ("cloud", "speculative")
+LOSSLESS = ("cloud", "speculative", "split")
 """Modes in which the target decides on every token."""
 TOKENS = 160
 AGAIN_S = 0.1

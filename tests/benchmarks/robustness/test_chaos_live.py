@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from tandem.app.cli.server.processes import Process
-from tandem.benchmarks.robustness import chaos_live
-from tandem.benchmarks.robustness.chaos_live import DIALLED, POOLS, Site, dialling_in, is_ready
+from tandem.benchmarks.robustness import chaos_live, dialled
+from tandem.benchmarks.robustness.chaos_live import POOLS, is_ready
+from tandem.benchmarks.robustness.dialled import DIALLED, Site, dialling_in
 
 OLD, NEW = Process(1, 1), Process(2, 2)
 
@@ -74,7 +75,7 @@ runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
 
 
 async def test_the_devices_program_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chaos_live, "PROGRAM", [sys.executable, "-c", PROGRAM])
+    monkeypatch.setattr(dialled, "PROGRAM", [sys.executable, "-c", PROGRAM])
 
     async def connected(site: Site) -> bool:
         return True
