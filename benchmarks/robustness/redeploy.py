@@ -40,9 +40,11 @@ LAYERS = 2
 SPLIT: Way = {"mode": "split"}
 
 
-def settings(max_sessions: int = 64, rtt_ms: float = 5.0, gateway: int = 0) -> dict[str, Any]:
-    """Return the application's settings: all devices on one host. gateway: port for those that dial in; 0: none."""
+def settings(folder: Path, max_sessions: int = 64, rtt_ms: float = 5.0, gateway: int = 0) -> dict[str, Any]:
+    """Return the application's settings: all devices on one host. folder: for the ledger, which keys are in; gateway:
+    port for devices that dial in; 0: none."""
     return {
+        "ledger": {"path": str(folder / "ledger.sqlite")},
         "verifier": {"engine": {"kind": "torch", "model": "target", "max_sessions": max_sessions}},
         "hosts": [
             {"name": "edge", "devices": [{"name": name, "link": {"rtt_ms": rtt_ms}} for name in DEVICES]}
@@ -59,27 +61,27 @@ FAILING = "one that fails"
 
 
 def changes(folder: Path, gateway: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the settings to deploy one after the other, and a name of each change. folder: for a broken file; gateway:
-    as in `settings`."""
-    in_place = configured(settings(gateway=gateway))
-    hosts = settings()["hosts"]
+    """Yield the settings to deploy one after the other, and a name of each change. folder, gateway: as in
+    `settings`."""
+    in_place = configured(settings(folder, gateway=gateway))
+    hosts = settings(folder)["hosts"]
     in_place["applications"][0]["deployments"] = [
         {"name": "Verifier", "num_replicas": 2},
         {"name": "Ingress", "num_replicas": 2, "user_config": {"window": {"name": "dynamic"}}},
         {"name": "Router", "user_config": {"router": {"routing": {"name": "round_robin"}}}},
         {
             "name": "Scheduler",
-            "user_config": {"hosts": [*hosts, {"name": "more", "devices": [{"name": "phone"}]}]},
+            "user_config": {"hosts": [*hosts, {"name": "more", "devices": [{"name": "watch"}]}]},
         },
     ]
     yield "in place", in_place
-    yield "engines and devices", configured(settings(48, 6.0, gateway))
-    version = configured(settings(48, 6.0, gateway))
+    yield "engines and devices", configured(settings(folder, 48, 6.0, gateway))
+    version = configured(settings(folder, 48, 6.0, gateway))
     version["applications"][0]["runtime_env"] = {"env_vars": {"TANDEM_VERSION": "2"}}
     yield "a new version", version
     broken = folder / "broken.sqlite"
     broken.write_text("no database")
-    yield FAILING, configured(settings(gateway=gateway) | {"ledger": {"path": str(broken)}})
+    yield FAILING, configured(settings(folder, gateway=gateway) | {"ledger": {"path": str(broken)}})
 
 
 @asynccontextmanager
@@ -146,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gateway = free_port() if options.device else 0
     with tempfile.TemporaryDirectory() as where:
         folder = Path(where)
-        with application(settings(gateway=gateway), folder) as address:
+        with application(settings(folder, gateway=gateway), folder) as address:
             report.figures("redeploy", asyncio.run(measure(address, folder, options.streams, gateway)))
 
 
