@@ -49,9 +49,9 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_nothing_fails_while_a_release_becomes_this_tree(release: Path, tmp_path: Path) -> None:
     """Follow the upgrade guide: deployed from the new tree, whose folder is in the replicas' path."""
     # With other links, as device hosts of the same version and settings would stay.
-    config = configured(settings(rtt_ms=6.0))
+    config = configured(settings(tmp_path, rtt_ms=6.0))
     config["applications"][0]["runtime_env"] = {"env_vars": {"PYTHONPATH": str(ROOT)}}
-    with application(settings(), tmp_path, release) as address:
+    with application(settings(tmp_path), tmp_path, release) as address:
         assert trees() == {str(release)}
         async with asking(address) as (http, right):
             outcome = await under_load(http, STREAMS, right, lambda: change(config, tmp_path))
