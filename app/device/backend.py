@@ -161,7 +161,7 @@ class DeviceBackend:
         """Run a job. A prompt without a mode must not leave the device: it is split while the cloud answers;
         otherwise, also after half an answer, the device's own model gives the rest. One in mode split that has no token
         yet is answered by that model, too, where the cloud is silent; the answer's stats have its mode."""
-        if job.mode in AT_HOME and not (self._outer is not None and self._uplink.up):
+        if job.mode in AT_HOME and not (self._outer is not None and await self._uplink.back()):
             job = replace(job, mode=ALONE.name)
         async with AsyncExitStack() as stack:
             deltas = await stack.enter_async_context(aclosing(self._executor.run(job)))

@@ -59,7 +59,7 @@ class LocalRouter:
         mode, here = PRIVATE if wanted.mode is None else MODES[wanted.mode], self._here()
         if not mode.afar:
             return await self._planned(mode, wanted, here)
-        if wanted.mode is None and self._uplink.up:
+        if wanted.mode is None and await self._uplink.back():
             with suppress(EngineStopped, TimeoutError):
                 async with asyncio.timeout(SOON_S):
                     return await self._uplink.assign(replace(wanted, mode=mode.name))

@@ -8,6 +8,7 @@ import random
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -44,7 +45,8 @@ REGISTER_S = 1.0
 QUIET_S = 2.0
 """Seconds of silence after which the cloud counts as gone, though its connection may yet be resumed."""
 WAIT_S, PING_S = 1.0, 0.2
-"""Seconds of silence after which a request that waits gives the cloud up, and between two pings meanwhile."""
+"""Seconds of silence, or without a connection, after which a request that waits gives the cloud up; and between two
+pings meanwhile."""
 LEAST_S = 1e-3
 """Shortest pause of that watch, which rounding may have end too early."""
 BACK_S = 30.0
@@ -76,6 +78,7 @@ class Uplink:
         self._connection: Connection | None = None
         self._reached = asyncio.Event()  # the cloud knows the device by this connection
         self._given_up_s = float("-inf")  # when the cloud had last been heard that a request gave up
+        self._lost_s = float("-inf")  # when the last connection was lost by which the cloud knew the device
         self._passed: set[int] = set()  # requests that have an assignment of the cloud's
         self._over: set[asyncio.Task[None]] = set()
 
@@ -85,6 +88,26 @@ class Uplink:
         if not self._reached.is_set() or self.away:
             return False
         return self._quiet_s < QUIET_S and self._heard_s > self._given_up_s + LEAST_S
+
+    async def back(self) -> bool:
+        """Return whether it is up, or is again WAIT_S after its connection was lost, as when a gateway is replaced."""
+        self._see_loss()
+        left_s = self._lost_s + WAIT_S - asyncio.get_running_loop().time()
+        if left_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._reached.wait()
+        return self.up
+
+    def _see_loss(self) -> None:
+        """Record that the connection is lost, once."""
+        if self._reached.is_set() and self._is_lost():
+            self._reached.clear()
+            self._lost_s = asyncio.get_running_loop().time()
+
+    def _is_lost(self) -> bool:
+        """Return whether there is no connection, nor one that may be resumed."""
+        return self._connection is None or self._connection.closed.done()
 
     @property
     def _heard_s(self) -> float:
@@ -119,7 +142,7 @@ class Uplink:
             while True:
                 self._connection = connection = await self._dialled()
                 await self._stay(connection)
-                self._reached.clear()
+                self._see_loss()
                 log.warning("the connection to %s is lost: %s", self._address, connection.reason)
                 await asyncio.sleep(AGAIN_S[0])
         finally:
@@ -138,12 +161,15 @@ class Uplink:
         began_s = loop.time()
 
         async def watch() -> None:
-            while (connection := self._connection) is not None and not connection.closed.done():
-                left_s = WAIT_S - min(connection.quiet_s, loop.time() - began_s)
+            while True:
+                self._see_loss()
+                connection = None if self._is_lost() else self._connection
+                since_s = loop.time() - (self._lost_s if connection is None else began_s)
+                left_s = WAIT_S - (since_s if connection is None else min(connection.quiet_s, since_s))
                 if left_s <= 0:
                     self._given_up_s = self._heard_s
                     break
-                if connection.quiet_s >= PING_S:
+                if connection is not None and connection.quiet_s >= PING_S:
                     connection.ping()
                 await asyncio.sleep(max(min(left_s, PING_S), LEAST_S))
             limit.reschedule(loop.time())
@@ -161,14 +187,12 @@ class Uplink:
             raise EngineStopped(f"the cloud at {self._address} does not answer") from None
 
     async def assign(self, wanted: RoutingRequest) -> Assignment:
-        """Return the router's assignment; the device itself is here. Before the first token of an answer it does not
-        wait for a cloud that has gone. Raises EngineError."""
+        """Return the router's assignment; the device itself is here. Before the first token of an answer it waits
+        WAIT_S at most for a cloud that has gone. Raises EngineError."""
         body = pack(replace(wanted, model=self._model))
-        asking = (
-            self._insist(ASSIGN, body, BACK_S)
-            if wanted.sent
-            else self.while_there(self._connected().ask(ASSIGN, body))
-        )
+        asking = self._insist(ASSIGN, body, BACK_S if wanted.sent else WAIT_S)
+        if not wanted.sent:
+            asking = self.while_there(asking)
         try:
             message = unpack(await asking, AssignmentMessage)
         except BaseException:  # the gateway may have let it pass all the same
@@ -224,6 +248,7 @@ class Uplink:
     async def _insist(self, method: str, body: bytes, back_s: float | None) -> bytes:
         """Ask the gateway, and where that goes away its successor, for which it waits so long. Raises EngineError."""
         while True:
+            self._see_loss()
             try:
                 async with asyncio.timeout(back_s):
                     await self._reached.wait()
@@ -236,13 +261,12 @@ class Uplink:
             except EngineStopped:
                 if not connection.closed.done():
                     raise
-            await asyncio.sleep(AGAIN_S[0])  # until the loss is known
 
     async def _ask(self, method: str, body: bytes) -> bytes:
         return await self.while_there(self._connected().ask(method, body))
 
     def _connected(self) -> Connection:
-        if self._connection is None or self._connection.closed.done():
+        if self._connection is None or self._is_lost():
             raise EngineStopped(f"there is no connection to the cloud at {self._address}")
         return self._connection
 

@@ -27,7 +27,7 @@ from tandem.deployments.access.keys import KeyRefused
 from tandem.deployments.gateway.client import WAIT_S, Uplink
 from tandem.deployments.gateway.messages import ASSIGN, AssignmentMessage, Registered, pack, unpack
 from tandem.deployments.request.assignment import Assignment, EndpointInfo, NoEndpoint, RoutingRequest
-from tandem.deployments.request.job import Job, NoSuchDevice, UnknownMode
+from tandem.deployments.request.job import Delta, Job, NoSuchDevice, UnknownMode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine import family
 from tandem.engine.base import Engine, EngineInfo, EngineStopped, InvalidRequest, Sampling, SplitInfo
@@ -125,6 +125,7 @@ class Line:
         self.reached_s, self.assigns = 0.0, assigns
         self.heard_s: float | None = None
         self.found = self.pings = 0
+        self.dialling: asyncio.Future[Engine] | None = None
 
     def ping(self) -> None:
         self.pings += 1
@@ -141,10 +142,22 @@ class Line:
 
     async def find(self, key: str) -> Engine:
         self.found += 1
-        return await asyncio.get_running_loop().create_future()
+        self.dialling = asyncio.get_running_loop().create_future()
+        return await self.dialling
+
+    def lose(self, why: str) -> None:
+        """End the connection, and what waits for an engine there."""
+        self.closed.set_result(None)
+        if self.dialling is not None:
+            self.dialling.set_exception(EngineStopped(why))
 
     async def close(self) -> None:
         self.closed.set_result(None)
+
+
+async def everything(deltas: AsyncIterator[Delta]) -> list[Delta]:
+    """Read an answer to its end."""
+    return [delta async for delta in deltas]
 
 
 @asynccontextmanager
@@ -187,6 +200,37 @@ async def test_when_the_cloud_dies_the_device_answers_within_a_second(
         assert now_s() - began_s < 0.1, "the next one at once"
         line.heard_s = now_s()
         assert backend._uplink.up, "it is there again"
+
+
+@in_virtual_time
+@pytest.mark.parametrize("begun", [False, True], ids=["before-the-request", "after-its-assignment"])
+@pytest.mark.parametrize("mode", [None, "split"])
+async def test_a_gateways_successor_is_waited_for_a_second(mode: str | None, begun: bool) -> None:
+    """And not longer: then the device answers alone, the next request at once."""
+    line, successor = Line(assigns=begun), Line(assigns=1)
+    async with split_device(line) as backend:
+        uplink = backend._uplink
+        if not begun:
+            await line.close()
+        answer = asyncio.ensure_future(everything(backend.run(Job(1, (20, 21), SAMPLING, mode=mode))))
+        await asyncio.sleep(0.1)
+        if begun:
+            assert line.found == 1
+            line.lose("the gateway is replaced")
+        assert not uplink.up
+        await asyncio.sleep(0.5 * WAIT_S)
+        assert not answer.done()
+        uplink._connection = successor
+        uplink._reached.set()
+        await asyncio.sleep(0.1)
+        assert successor.found == 1, "it is in mode split"
+        successor.lose("this one, too")
+        lost_s = now_s()
+        assert {origin for delta in await answer for origin in delta.origins} == {Origin.DEVICE}
+        assert now_s() - lost_s == pytest.approx(WAIT_S, abs=0.1)
+        lost_s = now_s()
+        assert await everything(backend.run(Job(2, (20, 21), SAMPLING, mode=mode)))
+        assert now_s() - lost_s < 0.1
 
 
 @in_virtual_time

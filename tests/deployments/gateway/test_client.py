@@ -19,6 +19,7 @@ from tandem.cluster.wire.frames import Unauthorized
 from tandem.cluster.wire.listener import Endpoint, serve_engines
 from tandem.cluster.wire.server import EngineHandler
 from tandem.cluster.wire.wire import WireSettings
+from tandem.deployments.gateway import client
 from tandem.deployments.gateway.client import Uplink
 from tandem.deployments.gateway.messages import (
     ASSIGN,
@@ -174,15 +175,25 @@ async def test_the_gateway_hears_of_the_end_of_what_it_has_let_pass(
     assert Registry.over == [Over(0, Used(device_in=3), 1.0), Over(0, Used(), 0.0, assigned=False)]
 
 
-async def test_half_an_answer_waits_for_the_gateways_successor_and_a_new_one_does_not() -> None:
+async def test_half_an_answer_waits_for_the_gateways_successor_for_long_and_a_new_one_for_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun = RoutingRequest("speculative", lost=("a", "b"), budget=0.25, sent=3)
+    new = replace(begun, sent=0)
     async with gateway() as first, proxy_to(first.address) as proxy, uplinked(proxy.address) as (uplink, _):
         await until(lambda: uplink.registered is not None)
-        Registry.connected[-1].fail(EngineStopped("this gateway is killed"))
-        assert uplink._connection is not None
-        await uplink._connection.closed
-        with pytest.raises(EngineStopped, match="no connection"):
-            await uplink.assign(replace(begun, sent=0))
+
+        async def lose() -> None:
+            Registry.connected[-1].fail(EngineStopped("this gateway is killed"))
+            assert uplink._connection is not None
+            await uplink._connection.closed
+
+        await lose()
+        assert (await uplink.assign(new)).mode == MADE.mode
+        monkeypatch.setattr(client, "WAIT_S", 0.05)
+        await lose()
+        with pytest.raises(EngineStopped, match="does not answer"):
+            await uplink.assign(new)
         assert (await uplink.assign(begun)).mode == MADE.mode
 
 
