@@ -37,6 +37,9 @@ EXPIRY_S = 4.0
 """Time after which a silent device is unlisted."""
 FORGET_S = 3.0
 """Seconds that a router's last report of waiting requests is valid."""
+GATHER_S = 1.5
+"""Seconds from the first question to a successor in which devices register with it, before it answers; hosts and
+gateways do every second. Meanwhile routers go on with what its predecessor knew."""
 
 
 class SchedulerLive(Live):
@@ -69,6 +72,7 @@ class Scheduler:
         self._waiting: Mapping[str, float] = {}
         self._waiting_until_s = 0.0
         self._waking: dict[str, asyncio.Task[None]] = {}
+        self._asked_s: float | None = None  # for the first time
         context = serve.get_replica_context()
         self._orders = KeptOrders(Note(f"tandem orders of {context.app_name}"))
         await self._orders.read()
@@ -134,8 +138,12 @@ class Scheduler:
 
     async def snapshot(self, after: int = -1, wait_s: float = 0.0) -> Snapshot:
         """Return the changes since version `after`, or everything if that is unknown; waits up to `wait_s` seconds for
-        a change, and until replicas were listed once."""
+        a change, until replicas were listed once, and for devices to register with a successor."""
         await self._listed.wait()
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
+        if self._edge.inherited:
+            await asyncio.sleep(self._asked_s + GATHER_S - time.monotonic())
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self._directory.version == after:

@@ -118,6 +118,7 @@ class Edge:
 
     app: its name.
     owner: tells this scheduler from all others.
+    inherited: whether another scheduler owned them before.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Edge:
         self._app, self._owner = app, owner.encode()
         self._register, self._endpoint = register, endpoint
         self.want(hosts)
-        internal_kv._internal_kv_put(self._key, self._owner, overwrite=True)
+        self.inherited: bool = internal_kv._internal_kv_put(self._key, self._owner, overwrite=True)
 
     def want(self, hosts: Sequence[HostSettings]) -> None:
         """Set the hosts that should run, from the next reconciliation on."""
