@@ -179,7 +179,7 @@ async def many_streams(http: httpx.AsyncClient) -> asyncio.Future[list[int | Bas
 
 
 async def test_a_new_scheduler_answers_when_devices_have_registered(address: str) -> None:
-    """So that no router takes them for gone meanwhile."""
+    """Otherwise routers would take them for gone meanwhile."""
     scheduler = serve.get_deployment_handle("Scheduler", APP)
     known = await scheduler.snapshot.remote()
     ((name, victim),) = replicas(APP, "Scheduler").items()
