@@ -118,7 +118,14 @@ class Uplink:
     def _quiet_s(self) -> float:
         """Seconds since something came from the cloud; infinite without a connection."""
         connection = self._connection
-        return float("inf") if connection is None or connection.closed.done() else connection.quiet_s
+        return float("inf") if connection is None or self._is_lost() else connection.quiet_s
+
+    def _silence_s(self, since_s: float) -> float:
+        """Seconds for which nothing has come from the cloud since a time of the loop's clock; without a connection,
+        those since its loss."""
+        self._see_loss()
+        now_s = asyncio.get_running_loop().time()
+        return now_s - self._lost_s if self._is_lost() else min(self._quiet_s, now_s - since_s)
 
     @property
     def away(self) -> bool:
@@ -161,17 +168,12 @@ class Uplink:
         began_s = loop.time()
 
         async def watch() -> None:
-            while True:
-                self._see_loss()
-                connection = None if self._is_lost() else self._connection
-                since_s = loop.time() - (self._lost_s if connection is None else began_s)
-                left_s = WAIT_S - (since_s if connection is None else min(connection.quiet_s, since_s))
-                if left_s <= 0:
-                    self._given_up_s = self._heard_s
-                    break
-                if connection is not None and connection.quiet_s >= PING_S:
+            while (left_s := WAIT_S - self._silence_s(began_s)) > 0:
+                connection = self._connection
+                if connection is not None and PING_S <= self._quiet_s < float("inf"):
                     connection.ping()
                 await asyncio.sleep(max(min(left_s, PING_S), LEAST_S))
+            self._given_up_s = self._heard_s
             limit.reschedule(loop.time())
 
         try:
