@@ -7,7 +7,7 @@ from ray.experimental import internal_kv
 
 
 class NoteError(Exception):
-    """Ray's store does not answer."""
+    """Raised where Ray's store does not answer."""
 
 
 class Note:

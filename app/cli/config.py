@@ -138,7 +138,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def markdown(found: Iterator[Setting]) -> str:
-    """A table for the documentation."""
+    """Return all settings as a Markdown table."""
     lines = ["| setting | meaning | may be | default |", "|---|---|---|---|"]
     for setting in found:
         unit = f" ({setting.unit})" if setting.unit else ""

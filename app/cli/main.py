@@ -113,7 +113,7 @@ def _groups(given: list[str] | None) -> list[str] | None:
 
 
 def _drawable(path: Path | None) -> Path | None:
-    """Told before anything is simulated."""
+    """Refuse what cannot be drawn, before anything is simulated."""
     if path is not None and path.suffix not in (".png", ".svg", ".pdf"):
         raise typer.BadParameter(f"{path} should end in .png, .svg or .pdf")
     return path
@@ -549,5 +549,5 @@ def _request(
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script `tandem`."""
     cli()

@@ -165,7 +165,7 @@ def _reading(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _costs(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Money, energy and budgets."""
+    """Yield dollars, joules and budgets."""
     joules = summary["device_joules"]
     yield f"cost {summary['usd']:.4g} USD" + (f", devices {joules:.4g} J" if joules else "")
     for side, budget in summary["budgets"].items():

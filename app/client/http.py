@@ -109,7 +109,7 @@ class HttpClient:
         return self._ask("PATCH", path, changes)
 
     def post(self, path: str, form: Json) -> Json:
-        """Make something; returns it."""
+        """Send a POST request; return the reply's JSON."""
         return self._ask("POST", path, form)
 
     def delete(self, path: str) -> None:

@@ -45,7 +45,7 @@ class SharedModel:
 
     @classmethod
     async def measured(cls, make: MakeEngine) -> SharedModel:
-        """Loaded, measured and dropped again."""
+        """Load a model, measure its times, and drop it again."""
         began_s = time.perf_counter()
         engine = await asyncio.to_thread(make)
         load_s = time.perf_counter() - began_s

@@ -21,5 +21,5 @@ class LogNormal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             )
 
     def draw(self, random: Random) -> float:
-        """A time, seconds."""
+        """Draw one latency, seconds."""
         return random.lognormvariate(math.log(self.median_s), self.sigma)

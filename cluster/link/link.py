@@ -184,7 +184,7 @@ class Pipe:
 
     @property
     def sent_bytes(self) -> int:
-        """Handed over so far."""
+        """Bytes handed over so far."""
         return self._model.sent_bytes
 
     @property

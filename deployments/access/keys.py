@@ -100,7 +100,7 @@ class Secret(NamedTuple):
 
 
 def digest(secret: str) -> str:
-    """SHA-256, in hexadecimal."""
+    """Return the SHA-256 of a secret, in hexadecimal."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

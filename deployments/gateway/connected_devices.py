@@ -59,7 +59,7 @@ class ConnectedDevices:
         return device
 
     def arrived(self, connection: Connection) -> None:
-        """Hello is over."""
+        """Take in a device whose handshake is over, in place of its connection before."""
         if connection.closed.done():
             return
         device = self._greeted[connection]

@@ -264,7 +264,7 @@ class EndpointSession(Session):
 
     @property
     def on_their_way(self) -> int:
-        """Answers that were not received."""
+        """Number of answers that were not received yet."""
         return len(self._trips)
 
     async def _forward(self, session: Session, position: int, hidden: Tensor, wanted: int) -> Trip:
@@ -292,7 +292,7 @@ class EndpointSession(Session):
         await self._call("cancel", self._context.timeouts.open_s, session.cancel())
 
     async def close(self) -> None:
-        """Cancel for good."""
+        """Cancel the session at its endpoint, for good."""
         try:
             await self.cancel()
         finally:

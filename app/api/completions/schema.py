@@ -330,7 +330,7 @@ class Generation(AnswerForm):
 
     @property
     def limit_field(self) -> str:
-        """Field that sets `wanted_tokens`."""
+        """Return the name of the field that sets `wanted_tokens`."""
         return "max_tokens"
 
     @abstractmethod

@@ -112,6 +112,6 @@ async def _time(http: httpx.AsyncClient, request: dict[str, Any]) -> RequestTimi
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """p50, p90 and p99."""
+    """Return the 50th, 90th and 99th percentile."""
     p50, p90, p99 = np.percentile(values, (50, 90, 99))
     return float(p50), float(p90), float(p99)

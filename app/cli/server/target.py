@@ -22,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
 def server(url: str | None) -> str:
-    """The address to talk to."""
+    """Return the address of the server to talk to."""
     if url is None:
         from tandem.app.cli.server.up import running
 

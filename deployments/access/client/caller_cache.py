@@ -63,7 +63,7 @@ class Callers:
         return found.answer.result()
 
     def forget(self) -> None:
-        """Something has changed."""
+        """Drop what is known of all keys, as something has changed."""
         self._known.clear()
 
 

@@ -296,7 +296,7 @@ class _Runner:
 
     @property
     def full(self) -> bool:
-        """Whether it had no room."""
+        """Whether the endpoint had no room for the request."""
         return self._session.full
 
     @property

@@ -74,12 +74,12 @@ class Opening:
             await self._news.wait()
 
     def stop(self) -> None:
-        """Stop writing, soon."""
+        """Have the writing end; returns before it has."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Stop writing."""
+        """Have the writing end, and return when it has."""
         self.stop()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)

@@ -157,7 +157,7 @@ class Expanders:
         self._services = services
 
     async def plan(self, wanted: PlanRequest) -> SketchPlan:
-        """Whether that answer is sketched."""
+        """Return whether that answer is sketched, and how."""
         plan: SketchPlan = await self._services.ask(NAME, wanted)
         return plan
 

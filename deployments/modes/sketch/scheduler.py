@@ -204,7 +204,7 @@ class Expansions(RouterPart[SketchSettings]):
 
     @property
     def waiting(self) -> int:
-        """Expansions without a place."""
+        """Number of expansions without a place."""
         return len(self._waiting)
 
     @property
