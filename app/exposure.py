@@ -10,7 +10,7 @@ from tandem.cluster.wire.address import is_loopback
 
 
 def check_exposure(host: str, encrypted: bool, insecure: bool) -> None:
-    """Raise ValueError if the API listens beyond this machine without TLS, and nobody has said that it may.
+    """Raise ValueError if the API listens beyond this machine without TLS, unless the settings allow it.
 
     host: on which it listens.
     encrypted: whether it speaks TLS.

@@ -181,7 +181,7 @@ class Stream(asyncio.Transport):
                 del self._came[:size]
                 protocol.buffer_updated(size)
             else:
-                self._came.clear()  # nobody reads it any more
+                self._came.clear()  # it is not read any more
         if self._last and not self._came and not self._paused and self._protocol is not None:
             self.broken(self._last[0])
 
@@ -200,7 +200,7 @@ class NetworkLoop(VirtualLoop):
         line = self.lines[host]
         await asyncio.sleep(2 * line.delay_s)
         if not line.up or (listener := self.listeners.get(port)) is None:
-            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(f"nothing listens at {host}:{port}")
         near, far = Stream(self, line), Stream(self, line)
         near.peer, far.peer = far, near
         protocol = factory()

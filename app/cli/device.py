@@ -151,7 +151,7 @@ def explain(console: Console, settings: DeviceProgram, device: Running) -> None:
     console.print(f"Requests that name no mode: {modes}; what they say stays here.", soft_wrap=True)
     if (split := device.split) is not None:
         console.print(
-            f"It holds the first {split.first} of {split.layers} layers; from what leaves it, whoever has the model "
+            f"It holds the first {split.first} of {split.layers} layers; from what leaves it, one who has the model "
             f"reads {recovery(split):.0%} of a prompt's tokens",
             soft_wrap=True,
         )

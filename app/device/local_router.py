@@ -44,8 +44,8 @@ class LocalRouter:
     ) -> None:
         self._uplink, self._here = uplink, here
         policies = RouterSettings()
-        nobody = Assigner(policies.collaboration.create(), policies.routing.create, 1)
-        around = Surroundings(nobody, lambda: self.budget)
+        alone = Assigner(policies.collaboration.create(), policies.routing.create, 1)
+        around = Surroundings(alone, lambda: self.budget)
         self._shared = around.shared
         self._parts = {
             name: mode.router(settings.get(name) or mode.settings(), around)

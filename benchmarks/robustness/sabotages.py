@@ -267,7 +267,7 @@ def _nothing_resumed() -> Patches:
     return [patch.object(ResumeBuffer, "missing", lambda buffer: b"")]
 
 
-@_sabotage("a program that dials in again is taken for the one before", "nobody knows it", 2021, _dialled)
+@_sabotage("a program that dials in again is taken for the one before", "not listed", 2021, _dialled)
 def _device_forgotten() -> Patches:
     def arrives(devices: ConnectedDevices, connection: Connection) -> None:
         seen = names.setdefault(devices, set())

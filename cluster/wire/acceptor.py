@@ -189,9 +189,9 @@ class Reception(Greeting):
         except EngineError as error:
             self._refuse(error)
         except Exception:
-            log.exception("nobody can say who dials")
+            log.exception("authentication failed unexpectedly")
             # No more than for now: a connection that broke tries again.
-            self._refuse(EngineStopped("nobody can say who dials"))
+            self._refuse(EngineStopped("authentication failed unexpectedly"))
 
     def _enter(self, hello: Hello, who: object) -> None:
         if self.transport.is_closing():
@@ -206,7 +206,7 @@ class Reception(Greeting):
             self._refuse(ProtocolError(f"no hello within {hello_s} s"))
         else:
             self._admitting.cancel()
-            self._refuse(EngineStopped(f"nobody could say within {hello_s} s who dials"))
+            self._refuse(EngineStopped(f"authentication took longer than {hello_s} s"))
 
     def failed(self, error: ProtocolError) -> None:
         self._refuse(error)

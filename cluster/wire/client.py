@@ -90,7 +90,7 @@ class Connection(Wire):
     peer_engines: engines that the other side serves.
     peer: identity of the dialler, from `admit` of `cluster.wire.listener.serve_engines`.
     siblings: connections that the same endpoint has accepted, this one among them; none of one that was dialled.
-    handler: serves the other side's requests; None: nobody does.
+    handler: serves the other side's requests; None: they are refused.
     finished: done when the connection is closed and all work for the other side is stopped.
     session_ids: of the sessions that this side opens; unique within the connection.
     """
@@ -344,9 +344,9 @@ async def connect(
     """Dial "host:port" and say hello. With `settings.resume_s`, the connection dials again by itself when it breaks.
 
     infos, serve: engines that this side serves (see `cluster.wire.listener.dial_in`).
-    instance: what is the same in all connections of whoever dials.
+    instance: identifies the dialling process, in all its connections.
 
-    Raises EngineStopped if nobody answers in time, Unauthorized if the token is not the right one, AlreadyConnected if
+    Raises EngineStopped without an answer in time, Unauthorized if the token is not the right one, AlreadyConnected if
     whose it is has a connection already and may not have another.
     """
     dialler = Dialler(address, token, tls, settings, infos or {}, instance)

@@ -24,7 +24,7 @@ from tandem.engine.base import EngineError, EngineInfo, EngineStopped
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 PROCESSES = 4
-"""Dials at which nobody knows the connection before it counts as lost: several processes may listen at the address."""
+"""Dials at which the connection is unknown before it counts as lost: several processes may listen at the address."""
 _WELCOME_BYTES = 1024 * 1024  # names the engines of a host, thousands perhaps
 
 

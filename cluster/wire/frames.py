@@ -139,7 +139,7 @@ class Hello(RequestFrame, tag=11):
     resume_s: how long it would wait for the other side, should the connection break.
     name: of the connection that is to be resumed; empty: a new one.
     received: as in Ack.
-    instance: of what dials, the same in all its connections and nobody else's; empty: it does not say.
+    instance: identifies the dialling process, in all its connections; empty: unknown.
     """
 
     token: str

@@ -257,7 +257,7 @@ class EngineHandler:
 
     async def answer(self, method: str, body: bytes) -> bytes:
         """Answer a request of the other side that concerns no engine. Raises EngineError."""
-        raise ProtocolError(f"nobody here answers {method!r}")
+        raise ProtocolError(f"there is no method {method!r} here")
 
     def _engine(self, request: RequestFrame) -> Engine:
         return self._named(request.engine)

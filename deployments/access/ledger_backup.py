@@ -135,7 +135,7 @@ def _transfer(source: Database, target: Database) -> None:
 
 
 def _copy(source: SqliteDatabase, path: Path) -> None:
-    """Copy a ledger into a file that nobody has open. Raises LedgerError."""
+    """Copy a ledger into a file that no process has open. Raises LedgerError."""
     try:
         with closing(sqlite3.connect(path, timeout=0.0)) as file:
             try:

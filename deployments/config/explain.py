@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 SECRET = "token"
 """Suffix of keys whose values are not shown."""
 UNKNOWN = "extra_forbidden", "unexpected_keyword_argument"
-"""Types of pydantic's errors that are about a key nobody knows."""
+"""Types of pydantic's errors about unknown keys."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:

@@ -160,7 +160,7 @@ def _distributions(there: _There) -> Iterator[Metric]:
 
 
 def _is_ours(replica: EndpointInfo) -> bool:
-    """Whether its model runs here: nobody knows the KV cache and the steps of a service."""
+    """Whether its model runs here: a service tells nothing of its KV cache and steps."""
     return replica.refusal is None
 
 

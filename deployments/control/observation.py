@@ -29,7 +29,7 @@ class Observation:
     ttft_s: from its arrival to the first text sent; None: there was none.
     total_s: from its arrival to the last text sent; None: it did not come to its end.
     tpot_s: of each answer, seconds per token after the first.
-    stall_s: that its readers waited after the first token; None: nobody reads along.
+    stall_s: that its readers waited after the first token; None: there is no reader.
     read_tokens, effective_tokens: of its readers, as `policies.reader.quality` counts.
     rounds: speculative rounds with drafts.
     drafted, accepted: tokens.

@@ -198,7 +198,7 @@ class ConnectedDevice(EngineHandler):
         """Return the engine of an endpoint that the router has assigned to the device, by the endpoint's key. Raises
         UnknownEngine."""
         if (reached := self._reached.get(engine)) is None:
-            raise UnknownEngine(f"nobody has sent this device to {engine!r}")
+            raise UnknownEngine(f"{engine!r} is not assigned to this device")
         there = await self._cloud.dial(reached.endpoint)
         full = partial(self._full.__setitem__, engine, None)
         owner = f"{self.identity.account}/{self.name}"
@@ -243,9 +243,9 @@ class ConnectedDevice(EngineHandler):
         """Take down how the device is doing. The first answer comes when the router knows the device, too."""
         told = msgspec.structs.asdict(record).values()
         if any(isinstance(v, str) and len(v) > LONGEST_WORD for v in told):
-            raise InvalidRequest(f"no word of a device's may have more than {LONGEST_WORD} characters")
+            raise InvalidRequest(f"string fields of a device are limited to {LONGEST_WORD} characters")
         if not all(0 <= v < math.inf for v in told if isinstance(v, int | float)):
-            raise InvalidRequest("a device's figures are 0 or more")
+            raise InvalidRequest("a device's numbers must be finite, and not negative")
         self.record = record = msgspec.structs.replace(
             record, name=self.name, dialled_in=True, dialled_s=self._dialled_s, serves=()
         )
@@ -323,7 +323,7 @@ class ConnectedDevice(EngineHandler):
     async def _over(self, said: Over) -> None:
         used, joules = said.used, said.joules
         if min(used.device_in, used.device_out) < 0 or not 0 <= joules < math.inf:
-            raise InvalidRequest("nothing costs less than nothing")
+            raise InvalidRequest("usage must be finite, and not negative")
         passed = self._leave(said.request)
         if passed is None:
             if not said.assigned or said.request in self._ended:

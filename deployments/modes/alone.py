@@ -69,7 +69,7 @@ def _target_alone(around: Surroundings, wanted: RoutingRequest, target: Endpoint
     pending = around.fleet.pending(target, times.first.token_s)
     first_s = times.first_token_s(target, wanted.prompt_tokens + wanted.sent + round(pending))
     slowed_s = 0.0
-    if times.step.seen:  # whoever is in a step waits for all of its positions, the prompts' among them
+    if times.step.seen:  # each answer in a step waits for all of its positions, the prompts' among them
         positions = tokens + wanted.prompt_tokens
         slowed_s = min(load, limit) * times.hurried(step_s) * times.step.token_s * positions
     assumed = times.first.few or not times.step.seen

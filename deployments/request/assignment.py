@@ -168,11 +168,11 @@ class RoutingRequest:
     request: its id, which its report repeats.
     prompt_tokens, max_tokens: tokens of the prompt, and of the answer at most.
     sent: tokens of the answer so far.
-    reader_rate: tokens/s, 0: nobody reads along.
+    reader_rate: tokens/s; 0: there is no reader.
     account: who pays.
     budget, exchange_rate: of this request, in place of its account's.
     modes, devices: that the account may use; None: all.
-    split: which part of a split model whoever drives the request has; None: none.
+    split: part of a split model that the request's driver has; None: none.
     model: name of the model that is asked for; "": the first one.
     priority: among the account's requests that wait for room, the lowest first.
     trace: as in Sampling.

@@ -65,7 +65,7 @@ class Directory:
     as it changes, not as much as there is.
 
     expiry_s: a device that has not registered for so long is not there.
-    version: that it begins with; whoever knows another directory's is told everything.
+    version: that it begins with; those that know another directory's are told everything.
     """
 
     def __init__(self, expiry_s: float, version: int = 0) -> None:

@@ -50,7 +50,7 @@ def _protocol(environment: Mapping[str, str]) -> str:
 
 def _sender() -> SpanExporter:
     """Return the library's exporter over the protocol that the environment names."""
-    # Here, as nobody else is to wait for these imports.
+    # Here, so that only traced processes wait for these imports.
     if _protocol(os.environ) == GRPC:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
 
@@ -68,7 +68,7 @@ class Exporter:
 
     def __init__(self, part: str) -> None:
         """part: of the application, in `service.instance.id`."""
-        # Here, as nobody else is to wait for these imports.
+        # Here, so that only traced processes wait for these imports.
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor

@@ -89,7 +89,7 @@ class Trace:
 
     @property
     def traceparent(self) -> str:
-        """The value of W3C's header for whoever continues the trace below this span."""
+        """The value of W3C's header `traceparent`, by which another process continues the trace below this span."""
         carrier: dict[str, str] = {}
         _PROPAGATOR.inject(carrier, self._context)
         return carrier.get(TRACEPARENT, "")

@@ -24,7 +24,7 @@ _CUE = re.compile(
 )
 """End of a text that a name follows."""
 _NO_NAME = frozenset(("Sir", "Madam", "Customer", "Team", "All", "Everyone", "Friend", "Colleagues", "There"))
-"""Words behind a cue that call nobody by a name."""
+"""Words behind a cue that are no names."""
 _PEOPLES = (
     "german",
     "roman",

@@ -106,7 +106,7 @@ class ServiceConfig(Priced):
 
     @property
     def batch_limit(self) -> int:
-        """Sessions that a step takes at most: nobody knows the service's."""
+        """Most sessions in a step; the service's own limit is unknown."""
         return self.max_sessions
 
     @property

@@ -3,7 +3,7 @@
 They are compiled and matched by llguidance. Beside xgrammar, the other library that vLLM has: its wheel (3 MB, no
 dependencies, one for all versions of Python) suits a device, where xgrammar wants transformers, triton and
 apache-tvm-ffi; it computes a mask from the matcher's present state without compiling the grammar for the whole
-vocabulary first, so that a schema nobody has asked for before costs milliseconds; a matcher rolls back any number of
+vocabulary first, so that a new schema costs milliseconds; a matcher rolls back any number of
 tokens, as tentative drafts need, and a copy takes microseconds; and it refuses a schema's keyword that it cannot
 enforce.
 
@@ -203,8 +203,8 @@ class Matcher:
     def forbidden(self, output: Sequence[int], drafts: Sequence[int] = ()) -> np.ndarray:
         """Return whether a token is forbidden after `output` and each of `drafts` that follow it, [drafts + 1, vocab].
 
-        No token is after a draft that is forbidden itself, or after the end: nobody asks there. Nor is one after a
-        failure.
+        No token is after a draft that is forbidden itself, or after the end: those masks are not used. Nor is one
+        after a failure.
         """
         if self._thoughts is None:
             found = self._form.forbidden(output, drafts)
@@ -292,8 +292,8 @@ class FormMatcher:
     def forbidden(self, output: Sequence[int], drafts: Sequence[int] = ()) -> np.ndarray:
         """Return whether a token is forbidden after `output` and each of `drafts` that follow it, [drafts + 1, vocab].
 
-        No token is after a draft that is forbidden itself, or after the end: nobody asks there. Nor is one after a
-        failure.
+        No token is after a draft that is forbidden itself, or after the end: those masks are not used. Nor is one
+        after a failure.
         """
         found = np.zeros((len(drafts) + 1, self.vocab_size), bool)
         self.failure = None

@@ -27,7 +27,7 @@ class RequestOutputs:
         self._news.set()
 
     def fail(self, error: Exception) -> None:
-        """End the outputs with an error, which replaces those that nobody has taken."""
+        """End the outputs with an error, which replaces those that were not taken."""
         self._error = error
         self._news.set()
 
@@ -68,7 +68,7 @@ class Outputs:
                     del self._requests[output.request_id]
 
     def abort(self, request_id: str) -> bool:
-        """End a request's outputs, as whoever waits for one would wait for ever; False if it has ended already."""
+        """End a request's outputs, which would be waited for for ever; False if it has ended already."""
         from vllm.v1.engine import EngineCoreOutput, FinishReason
 
         request = self._requests.pop(request_id, None)

@@ -2,7 +2,7 @@
 
 The factor is log-normal. Its classes are nested: what is known of a wider class is where a narrower one begins. What
 was seen fades with every further observation of the class, and with time, which is counted in observations of any
-class, so that a class that nobody has tried for long is in doubt again.
+class, so that a class that was not tried for long is in doubt again.
 """
 
 from __future__ import annotations

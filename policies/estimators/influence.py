@@ -1,4 +1,4 @@
-"""Influence: how much of what is learnt may come from one account, so that nobody's reports drown those of others."""
+"""Influence: how much of what is learnt may come from one account, so that none drowns the others' reports."""
 
 from __future__ import annotations
 

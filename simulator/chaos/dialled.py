@@ -202,7 +202,7 @@ class _Program:
 
 
 class _Gateway:
-    """The gateway's process. dead: it was killed, and tells nobody anything any more."""
+    """The gateway's process. dead: it was killed, and sends nothing any more."""
 
     def __init__(self, site: _Site) -> None:
         self._site, self.dead = site, False
@@ -459,7 +459,7 @@ class _Site:
                 if not program.uplink.up or program.name in known:
                     program.up_since_s = now_s
                 elif program.up_since_s is not None and now_s - program.up_since_s > KNOWN_S:
-                    self.broken.append(f"{program.name} is connected, and nobody knows it at {now_s:.1f} s")
+                    self.broken.append(f"{program.name} is connected, and not listed at {now_s:.1f} s")
                     program.up_since_s = None
             await asyncio.sleep(REFRESH_S)
 

@@ -151,7 +151,7 @@ class FragileWorld(World):
 
     @property
     def _locked(self) -> bool:
-        """Whether requests with keys wait, as nobody knows them, or what was let in."""
+        """Whether requests with keys wait, as neither the keys nor the requests under way are known."""
         return self.house is not None and (self.house.locked or not self._router.up)
 
     @property
@@ -250,7 +250,7 @@ class Saboteur:
 
     async def _hang(self, fault: Fault) -> None:
         """Have a verifier's step never end, while its process answers; it is replaced as Serve does that. One at a
-        time: others must be left. (Of an engine's first step nobody knows how long it should take.)"""
+        time: others must be left. (How long an engine's first step should take is unknown.)"""
         world = self._world
         among = [] if world.hung else [s for s in world.servers if s.endpoint.engine == VERIFIER]
         seen = [s for s in among if isinstance(s.core, CoreEngine) and s.core.counters.steps]

@@ -165,7 +165,7 @@ class Devices(Sequence[SimulatedDevice]):
         """Return the device at an endpoint. Raises EngineStopped if it has left."""
         index = self.number(endpoint.name)
         if endpoint.address != self.address(index):
-            raise EngineStopped(f"nobody answers at {endpoint.address}")
+            raise EngineStopped(f"nothing answers at {endpoint.address}")
         return self[index]
 
     def engine(self, endpoint: EndpointInfo) -> Engine:

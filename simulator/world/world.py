@@ -337,7 +337,7 @@ class World:
     def _replica(self, endpoint: EndpointInfo) -> SimulatedServer:
         server = self._replicas[endpoint.address]
         if not server.alive:
-            raise EngineStopped(f"nobody answers at {endpoint.address}")
+            raise EngineStopped(f"nothing answers at {endpoint.address}")
         return server
 
     # -- servers -----------------------------------------------------------------------------------

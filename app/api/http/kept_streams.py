@@ -45,7 +45,7 @@ class KeptStream:
 
     id: of the answer.
     account: whose it is.
-    said: by choice, the tokens that are in its events; whoever makes the stream adds them with each message.
+    said: by choice, the tokens that are in its events; the stream's maker adds them with each message.
     numbered: whether events have begun.
     size: bytes of them.
     """
@@ -245,7 +245,7 @@ class KeptStreams:
 
     def left(self, stream: KeptStream, keep_s: float) -> None:
         """Note that a client follows it no more. keep_s: time until it is forgotten, unless another one comes; one that
-        has had no event yet is forgotten at once, as nobody knows its id."""
+        has had no event yet is forgotten at once, as no client knows its id."""
         self._clients[stream.id] -= 1
         if not self._clients[stream.id]:
             del self._clients[stream.id]

@@ -140,9 +140,9 @@ def _undo(client: HttpClient, id: str) -> None:
     try:
         client.delete(f"/v1/keys/{id}")
     except ClientError as error:
-        print(f"tandem: {id} must be revoked, for nobody has its secret: {error}", file=sys.stderr)
+        print(f"tandem: {id} must be revoked, as its secret could not be kept: {error}", file=sys.stderr)
     else:
-        print(f"tandem: {id} was revoked again, for nobody has its secret", file=sys.stderr)
+        print(f"tandem: {id} was revoked again, as its secret could not be kept", file=sys.stderr)
 
 
 def _tell_next(file: Path) -> None:

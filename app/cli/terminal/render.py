@@ -76,7 +76,7 @@ class Screen:
 
 
 def default_origins(console: Console) -> Origins:
-    """Return how origins are shown where nobody says."""
+    """Return how origins are shown by default."""
     if not console.is_terminal:
         return "legend"
     return "marks" if console.no_color or console.color_system is None else "colours"

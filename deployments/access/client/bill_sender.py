@@ -14,7 +14,7 @@ from tandem.deployments.request.bill import Charge
 logger = logging.getLogger("ray.serve")
 
 BOOKED_S = 1.0
-"""Longest that an answer's end waits until its bill is booked: while nobody books, it is sent again later."""
+"""Longest wait of an answer's end for its bill to be booked; while the key service is away, it is sent again later."""
 AGAIN_S = 0.5
 """Pause before a batch is sent again that was not confirmed."""
 

@@ -32,7 +32,7 @@ class _Kept(NamedTuple):
 
 
 class KeptResponses:
-    """Responses by account and id; nobody else's are found."""
+    """Responses by account and id; those of other accounts are not found."""
 
     def __init__(self, settings: KeptSettings, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: returns seconds."""

@@ -101,7 +101,7 @@ class _Entry:
 
 
 class StreamCopies:
-    """Copies by account and id; nobody else's are found. Each is kept for some time after its last news."""
+    """Copies by account and id; other accounts' are not found. Each is kept for some time after its last news."""
 
     def __init__(self, keep_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         """clock: returns seconds."""

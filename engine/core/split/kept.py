@@ -2,7 +2,7 @@
 
 The states are in host memory, with the numbers of their rows, by which the KV cache finds its blocks as long as it has
 them; what it has dropped is computed again, without asking the device. A gateway puts the device's name before its
-handles, so that nobody takes another's.
+handles, so that no session takes another's.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ async def test_it_reaches_only_where_the_router_has_sent_it() -> None:
     office = Office()
     async with dialled(office) as (connection, _):
         for key in (TARGET.key, OTHER.key, "verifier@127.0.0.1:22"):
-            with pytest.raises(UnknownEngine, match="nobody has sent this device"):
+            with pytest.raises(UnknownEngine, match="is not assigned to this device"):
                 await connection.find(key)
         await assigned(connection)
         assert (await connection.find(TARGET.key)).info == NullEngine().info

@@ -129,7 +129,7 @@ def _wait_for_end(pid: int, config: Path, own: bool = False, enough: Callable[[]
     """Return when a process has ended, or there is enough.
 
     config: of a HAProxy, which is killed if it has answered, and does no more.
-    own: whether nobody else answers at its socket, so that it need not have answered.
+    own: whether no other process answers at its socket; it need not have answered then.
     """
     answered, silent = own, 0
     try:

@@ -137,7 +137,7 @@ def test_a_key_that_cannot_be_revoked_then_is_named(backend, monkeypatch):
     monkeypatch.setattr(backend, "revoke_key", gone)
     failed = device("make", "laptop")
     (key,) = listed()
-    assert f"{key['id']} must be revoked, for nobody has its secret" in failed.stderr
+    assert f"{key['id']} must be revoked, as its secret could not be kept" in failed.stderr
     assert "cannot be written" in failed.stderr
 
 
