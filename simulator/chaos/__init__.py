@@ -13,7 +13,7 @@ as long as one endpoint could finish a request and its reader can be reached:
 3. No session, task or block of memory is left behind.
 4. A device that leaves in mid-answer, and whose connection is back in time, goes on with the session that it had.
    One whose middle is killed, or stopped, goes on at another within `promises.MIDDLE_S`, if nothing else goes wrong.
-5. A key's bills are booked once each, whatever process dies; its dollars and its answers at once stay within its limits.
+5. A key's bills are booked once each, whatever dies; its dollars and its answers at once stay within its limits.
 6. The endpoint that the budget of races limits takes in no token beyond it, unless the other endpoint has failed.
 
 Some seeds have devices that dial in, too: `simulator.chaos.dialled` says what is promised to those.
