@@ -630,7 +630,7 @@ class HandsOver(Protocol):
     """An engine that can give waiting sessions up."""
 
     def hand_over(self, count: int) -> None:
-        """End so many sessions that have nothing but waited for a place, the oldest first, with HandedOver."""
+        """End `count` sessions that have only waited for a place, the oldest first, with HandedOver."""
         ...
 
 

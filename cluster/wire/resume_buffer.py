@@ -46,7 +46,7 @@ class ResumeBuffer:
             raise ProtocolError(f"{received} frames cannot have been received of {self.sent}")
 
     def acknowledged(self, received: int) -> None:
-        """Drop the frames that the other side has received. Raises ProtocolError if it cannot have received so many."""
+        """Drop the frames that the other side has received. Raises ProtocolError if fewer were sent."""
         self.check(received)
         while self.sent - len(self._kept) < received:
             self.kept_bytes -= len(self._kept.popleft()) + _FRAME_BYTES

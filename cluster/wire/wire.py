@@ -44,7 +44,7 @@ class WireSettings:
     max_frame: bytes of the largest frame taken from the other side.
     timeout_s: longest wait for a reply (of a stream: for its next part), and for a reader that stalls.
     hello_s: longest time to connect and say hello, and to close.
-    silence_s: a connection on which nothing arrives for so long is lost; both sides ping every second.
+    silence_s: silence after which a connection is lost; both sides ping every second.
     resume_s: how long a broken connection waits for the other side to come back, at most the other side's; 0: not at
         all.
     max_kept: most bytes kept for the other side until it acknowledges them, which it does at least every 64 KiB; only

@@ -151,7 +151,7 @@ class Gate:
         return place
 
     async def _within(self, replica: str, entry: Entry) -> None:
-        """Return when the account, and its team, may have so many answers at once. Raises LimitReached.
+        """Return when the account, and its team, may have the entry's answers at once. Raises LimitReached.
 
         A delivered answer may still count here, as replicas report ends a little later. So requests are refused after
         LEAVING_S, and at once if as many as the limit wait already.

@@ -223,7 +223,7 @@ class Quotas:
 
 
 def _check_dollars(usd: float, spending: Spending, bound: Bound, since: str, limit: float) -> None:
-    """Raise LimitReached or QuotaExceeded if so many dollars cannot be reserved."""
+    """Raise LimitReached or QuotaExceeded if `usd` cannot be reserved."""
     if spending.fits(usd, since, limit):
         return
     left, most = spending.left(since, limit), f"{limit:g} dollars a {bound.quota.per}{bound.told}"

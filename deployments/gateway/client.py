@@ -235,7 +235,7 @@ class Uplink:
         return unpack(await self._ask(MIDDLES, pack(self._model)), tuple[SplitInfo, ...])
 
     async def echo_s(self, size_bytes: int) -> float:
-        """Seconds for so much to go to the cloud and come back. Raises EngineError."""
+        """Return the seconds that `size_bytes` take to the cloud and back. Raises EngineError."""
         now = asyncio.get_running_loop().time
         began_s = now()
         await self._ask(ECHO, bytes(size_bytes))
@@ -248,7 +248,7 @@ class Uplink:
             log.info("the gateway does not hear that a request is over: %s", error)
 
     async def _insist(self, method: str, body: bytes, back_s: float | None) -> bytes:
-        """Ask the gateway, and where that goes away its successor, for which it waits so long. Raises EngineError."""
+        """Ask the gateway, or its successor, which is waited for `back_s`; None: without end. Raises EngineError."""
         while True:
             self._see_loss()
             try:

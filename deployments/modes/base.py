@@ -254,7 +254,7 @@ class Mode(ABC):
 
 
 def forced(room: int, alternatives: int = 0, adapter: str = "") -> Sampling:
-    """Return the sampling of a session that scores given tokens: `room` of them, with so many alternatives to each."""
+    """Return the sampling of a session that scores given tokens: `room` of them, each with its `alternatives`."""
     most = room + 1  # a token of the target's own
     return Sampling(max_tokens=most, ignore_eos=True, logprobs=alternatives, forced=True, adapter=adapter)
 

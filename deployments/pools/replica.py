@@ -176,7 +176,7 @@ class EngineEndpoint:
             self._drains[name] = draining
 
     async def hand_over(self, counts: Mapping[str, int]) -> None:
-        """Have so many of the sessions that only wait go elsewhere. counts: by address, also of others."""
+        """Have sessions that only wait go elsewhere. counts: how many, by address, also of other replicas."""
         for part in self._parts:
             if (count := counts.get(part.address)) and isinstance(part.engine, HandsOver):
                 logger.info("%s at %s hands %d waiting sessions over", self.pool, part.address, count)

@@ -64,7 +64,7 @@ class Directory:
     """Replicas as last listed, and devices as their hosts last registered them. Whatever is done to it costs as much
     as it changes, not as much as there is.
 
-    expiry_s: a device that has not registered for so long is not there.
+    expiry_s: silence after which a device is unlisted.
     version: that it begins with; those that know another directory's are told everything.
     """
 

@@ -182,7 +182,7 @@ class CoreEngine:
         return len(self._core.memory.waiting)
 
     def hand_over(self, count: int) -> None:
-        """End so many sessions that have nothing but waited for a place, the oldest first, with HandedOver."""
+        """End `count` sessions that have only waited for a place, the oldest first, with HandedOver."""
 
         def command() -> None:
             for sequence in self._core.not_begun()[:count]:

@@ -24,7 +24,7 @@ class Throttle:
         return max(0.0, self._closed_until_s - asyncio.get_running_loop().time())
 
     async def enter(self, tokens: int) -> None:
-        """Wait until a request of so many tokens may be sent. Raise NoCapacity if that takes longer than `wait_s`."""
+        """Wait until a request of `tokens` may be sent. Raise NoCapacity if that takes longer than `wait_s`."""
         now_s = asyncio.get_running_loop().time()
         waits_s = [self.closed_s]
         for bucket, amount in ((self._requests, 1.0), (self._tokens, float(tokens))):
@@ -46,7 +46,7 @@ class Throttle:
         self._take(0.0, tokens, asyncio.get_running_loop().time())
 
     def close(self, seconds: float) -> None:
-        """Send nothing for so long: the service has asked for it."""
+        """Send nothing for `seconds`, as the service has asked."""
         self._closed_until_s = max(self._closed_until_s, asyncio.get_running_loop().time() + seconds)
 
     def _take(self, requests: float, tokens: float, now_s: float) -> None:

@@ -26,7 +26,7 @@ class Spending:
         return self._spent
 
     def follow(self, since: str, spent: float) -> None:
-        """Take over what the ledger knows of a period: at least so much was spent since its first day."""
+        """Take over the dollars that the ledger knows of for a period: no fewer were spent since its first day."""
         self._spent[since] = max(spent, self._spent.pop(since, 0.0))  # the last one in the table
         if len(self._spent) > PERIODS:
             del self._spent[next(iter(self._spent))]
@@ -36,5 +36,5 @@ class Spending:
         return limit - self._spent.get(since, 0.0) - self.reserved
 
     def fits(self, usd: float, since: str, limit: float) -> bool:
-        """Return whether so much more can be reserved."""
+        """Return whether `usd` more can be reserved."""
         return usd <= self.left(since, limit) + ROUNDING * limit

@@ -40,7 +40,7 @@ class StepThreads:
         self._sizes: dict[int, _Size] = {}
 
     def choose(self, positions: int) -> int:
-        """Return the number of threads for a step of so many positions."""
+        """Return the number of threads for a step of `positions`."""
         size = self._size(positions)
         if size.trial == 0:
             best = min(size.times, key=lambda count: size.times[count])

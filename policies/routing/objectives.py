@@ -53,7 +53,7 @@ class Estimate(NamedTuple):
         return self._replace(value=self.value * factor)
 
     def sampled(self, deviations: float) -> float:
-        """Return the median if it is so many standard deviations of its doubt away from the expected one."""
+        """Return the median if it lies `deviations` of its doubt above the expected one."""
         return self.value * math.exp(deviations * self.doubt)
 
 

@@ -111,7 +111,7 @@ class PromptLookup:
         tokens: the session's text.
         most: tokens of the draft, at most.
         others: tokens that the step gives to other sessions.
-        step_s: seconds of a step in which this session has so many positions.
+        step_s: seconds of a step, by this session's positions in it.
         """
         return self.mix(tokens, (), False, most, others, step_s)
 

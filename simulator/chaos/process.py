@@ -57,7 +57,7 @@ class Process:
 
 
 async def within(limit_s: float, answer: Awaitable[T], who: str) -> T:
-    """Return a process's answer. Raises Unavailable if there is none within so many seconds."""
+    """Return a process's answer. Raises Unavailable if there is none within `limit_s`."""
     try:
         async with asyncio.timeout(limit_s):
             return await answer

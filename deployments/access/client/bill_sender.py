@@ -48,7 +48,7 @@ class BillSender:
             self._sending = loop.create_task(self._send_all())
 
     async def booked(self, within_s: float) -> None:
-        """Return when all bills so far are booked, at the latest after so many seconds."""
+        """Return when all bills so far are booked, or after `within_s`."""
         if self._last is not None:
             await asyncio.wait({self._last}, timeout=within_s)
 

@@ -569,7 +569,7 @@ class Expansions(RouterPart[SketchSettings]):
 
 
 def _answer_token_s(model: str, workers: Sequence[Worker], busy: Collection[str], ahead: int) -> float | None:
-    """Return the speed of the worker that a job gets which has so many others ahead of it: they take the quickest.
+    """Return the speed of the worker that a job gets with `ahead` others before it, which take the quickest.
     None if none has that model. busy: keys of the endpoints that expand now."""
     its = [worker for worker in workers if worker.endpoint.model == model]
     idle = [worker for worker in its if worker.endpoint.key not in busy] if busy else its

@@ -59,7 +59,7 @@ def _yarn(frequency: torch.Tensor, settings: Mapping[str, Any], context: int) ->
     pairs, base = len(frequency), settings["rope_theta"]
 
     def pair(turns: float) -> float:
-        """Number of the frequency that makes so many turns in the old context."""
+        """Return the number of the frequency that makes `turns` in the old context."""
         return pairs * math.log(old_context / (turns * 2 * math.pi)) / math.log(base)
 
     low, high = pair(settings.get("beta_fast") or 32), pair(settings.get("beta_slow") or 1)

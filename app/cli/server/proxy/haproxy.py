@@ -57,7 +57,7 @@ SHARE = """\
     tcp-request connection reject if {{ src_conn_cur ge {most} }}
     tcp-request connection track-sc0 src
 """
-"""Rules by which one address has no more than so many connections."""
+"""Rules that limit the connections of one address."""
 TLS = ' ssl crt "{certificate}" ssl-min-ver TLSv1.2 alpn http/1.1'
 """End of the line that has HAProxy listen, where it shows a certificate."""
 ENCRYPTED = "    http-request set-header X-Forwarded-Proto https\n"
