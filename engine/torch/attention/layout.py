@@ -12,7 +12,7 @@ from tandem.engine.torch.attention.batch import Attention, BatchPiece
 from tandem.engine.torch.attention.padded import PaddedLayout
 
 Layout = Callable[[Sequence[BatchPiece], int], Attention]
-"""Lays out the attention of a step's pieces over blocks of the KV cache, whose size in tokens is the second argument."""
+"""Lays out the attention of a step's pieces over blocks; the second argument is their size in tokens."""
 
 
 def layout(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Layout:
