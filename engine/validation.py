@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from tandem.engine.base import ContextOverflow, DraftProbs, InvalidRequest, Sampling
+from tandem.engine.base import ContextOverflow, DraftProbs, InvalidRequest, NoCapacity, Sampling
 
 
 def check_ids(ids: Sequence[int], vocab_size: int) -> None:
@@ -19,6 +19,12 @@ def check_window(window: int) -> None:
     """Raises InvalidRequest for a negative window."""
     if window < 0:
         raise InvalidRequest(f"window must be 0 or more tokens, not {window}")
+
+
+def check_room(open_sessions: int, most: int) -> None:
+    """Raises NoCapacity if another session would be one too many."""
+    if open_sessions >= most:
+        raise NoCapacity(f"{open_sessions} sessions are open; no room for another now")
 
 
 def check_request(

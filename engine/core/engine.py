@@ -21,8 +21,6 @@ from tandem.engine.base import (
     EngineStopped,
     Extend,
     HandedOver,
-    InvalidRequest,
-    NoCapacity,
     Operation,
     Sampling,
     Tokens,
@@ -33,9 +31,9 @@ from tandem.engine.core.step import Core
 from tandem.engine.core.tasks import DraftTask, GenerateTask, VerifyTask
 from tandem.engine.core.token_queue import TokenQueue
 from tandem.engine.sessions.session import BaseSession
-from tandem.engine.text.detokenizer import Spelling, watch
+from tandem.engine.text.detokenizer import Spelling, watch_for
 from tandem.engine.text.grammar import Grammars, matcher_for
-from tandem.engine.validation import check_ids, check_request, check_window, checked_probs
+from tandem.engine.validation import check_ids, check_request, check_room, check_window, checked_probs
 
 Command = Callable[[], None]
 Receive = Callable[[Any], None]
@@ -91,13 +89,8 @@ class CoreEngine:
         self.check_request(prompt, log, sampling)
         matcher = await matcher_for(self._grammars, sampling, self.info.eos, log)
         self._check_running()  # meanwhile it may have been closed
-        if len(self._sessions) >= self._max_open:
-            raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
-        stops = None
-        if sampling.stop:
-            if self._tokenizer is None:
-                raise InvalidRequest("stop strings need an engine with a tokenizer")
-            stops = partial(watch, self._tokenizer, sampling.stop)
+        check_room(len(self._sessions), self._max_open)
+        stops = watch_for(sampling.stop, self._tokenizer)
         number = self.number()
         sequence = self._sequence(number, list(prompt), list(log), sampling, self.info.eos, stops)
         sequence.matcher = matcher

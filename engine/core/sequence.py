@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tandem.engine.core.host_memory import Copy
 from tandem.engine.core.kvcache import BlockTable
 from tandem.engine.core.tasks import Task
 from tandem.engine.served import Stay
-from tandem.engine.text.detokenizer import Detokenizer, StopStrings
+from tandem.engine.text.detokenizer import Detokenizer, StopStrings, Watch
 from tandem.policies.reader.quality import Reader
 from tandem.policies.scheduling.control import REFERENCE_RATE
 from tandem.policies.speculation.lookup import PromptLookup
@@ -106,7 +106,7 @@ class Sequence(SequencePlace):
         log: list[int],
         sampling: Sampling,
         eos: int,
-        text: Callable[[], tuple[Detokenizer, StopStrings]] | None = None,
+        text: Watch | None = None,
     ) -> None:
         """text: makes the detokenizer and the stop strings at the output's beginning; None without stop strings."""
         super().__init__()

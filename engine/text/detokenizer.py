@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
+
+from tandem.engine.base import InvalidRequest
 
 
 class Spelling(Protocol):
@@ -66,9 +68,18 @@ class StopStrings:
         return held
 
 
-def watch(spelling: Spelling, stop: Sequence[str]) -> tuple[Detokenizer, StopStrings]:
-    """Return a detokenizer and stop strings for the beginning of an output."""
-    return Detokenizer(spelling), StopStrings(stop)
+Watch = Callable[[], tuple[Detokenizer, StopStrings]]
+"""Begins to watch an output for its stop strings."""
+
+
+def watch_for(stop: Sequence[str], spelling: Spelling | None) -> Watch | None:
+    """Return what watches an output for these stop strings; None if there are none. Raises InvalidRequest where the
+    spelling of tokens is unknown."""
+    if not stop:
+        return None
+    if spelling is None:
+        raise InvalidRequest("stop strings need an engine with a tokenizer")
+    return lambda: (Detokenizer(spelling), StopStrings(stop))
 
 
 def unfinished_length(text: str, strings: Iterable[str]) -> int:

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,15 @@ from tandem.engine.base import (
     EngineStats,
     EngineStopped,
     InvalidRequest,
-    NoCapacity,
     Sampling,
 )
 from tandem.engine.core.sequence import Sequence as Log
 from tandem.engine.models.model_folder import model_name
 from tandem.engine.packages import VLLM
-from tandem.engine.text.detokenizer import watch
+from tandem.engine.text.detokenizer import watch_for
 from tandem.engine.text.grammar import Grammars, matcher_for
 from tandem.engine.text.tokenizer import Tokenizer
-from tandem.engine.validation import check_request
+from tandem.engine.validation import check_request, check_room
 from tandem.engine.vllm import set_environment
 from tandem.engine.vllm.config import VllmConfig, arguments
 from tandem.engine.vllm.core import AsyncCore, VllmCore
@@ -126,13 +124,8 @@ class VllmEngine:
         check_request(prompt, log, sampling, info.vocab_size, info.context, self._adapters)
         matcher = await matcher_for(self._grammars, sampling, self.info.eos, log)
         self._check_running()  # meanwhile it may have been closed
-        if len(self._sessions) >= self._max_open:
-            raise NoCapacity(f"{len(self._sessions)} sessions are open; no room for another now")
-        stops = None
-        if sampling.stop:
-            if self._tokenizer is None:
-                raise InvalidRequest("stop strings need an engine with a tokenizer")
-            stops = partial(watch, self._tokenizer, sampling.stop)
+        check_room(len(self._sessions), self._max_open)
+        stops = watch_for(sampling.stop, self._tokenizer)
         self._numbers += 1
         sequence = Log(self._numbers, list(prompt), list(log), sampling, self.info.eos, stops)
         sequence.matcher = matcher

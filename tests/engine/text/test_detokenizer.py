@@ -2,10 +2,12 @@
 
 import itertools
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tandem.engine.text.detokenizer import Detokenizer, StopStrings
+from tandem.engine.base import InvalidRequest
+from tandem.engine.text.detokenizer import Detokenizer, StopStrings, watch_for
 from tests.engine.text.test_tokenizer import TOKENIZER, ids
 
 
@@ -73,3 +75,16 @@ def test_text_is_held_only_while_it_may_become_a_stop():
     checker = StopStrings(["END"])
     assert [checker.push(c)[0] for c in "xENxE"] == ["x", "", "", "ENx", ""]
     assert checker.flush() == "E"
+
+
+def test_stop_strings_are_watched_for_from_the_beginning_of_each_output():
+    watch = watch_for(["ab"], TOKENIZER)
+    for _ in range(2):
+        detokenizer, stops = watch()
+        assert stops.push(detokenizer.push(TOKENIZER.encode("xabc"))) == ("x", True)
+
+
+def test_nothing_is_watched_without_stop_strings_and_they_need_a_tokenizer():
+    assert watch_for([], None) is None
+    with pytest.raises(InvalidRequest, match="tokenizer"):
+        watch_for(["ab"], None)
