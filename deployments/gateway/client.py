@@ -81,6 +81,7 @@ class Uplink:
         self._lost_s = float("-inf")  # when the last connection was lost by which the cloud knew the device
         self._passed: set[int] = set()  # requests that have an assignment of the cloud's
         self._over: set[asyncio.Task[None]] = set()
+        self._ended = False
 
     @property
     def up(self) -> bool:
@@ -153,6 +154,7 @@ class Uplink:
                 log.warning("the connection to %s is lost: %s", self._address, connection.reason)
                 await asyncio.sleep(AGAIN_S[0])
         finally:
+            self._ended = True
             if self._connection is not None:
                 await self._connection.close()
             for telling in self._over:
@@ -222,6 +224,8 @@ class Uplink:
 
     def _say_over(self, said: Over) -> None:
         """Report the end in the background, if need be to the gateway's successor."""
+        if self._ended:  # there is no connection any more, and will be none
+            return
         task = asyncio.get_running_loop().create_task(self._tell(said))
         self._over.add(task)
         task.add_done_callback(self._over.discard)

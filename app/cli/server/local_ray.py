@@ -34,6 +34,7 @@ ENVIRONMENT = {
     # On a busy machine HAProxy takes longer to start than the 5 s after which Serve starts it anew, and three times is
     # for good; a new controller asks one that runs, and answers, in the same way.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "180",  # its dozen processes took more than Ray's 60 s there, once
 }
 """Ray and Serve read these when they are imported: set them before."""
 

@@ -215,6 +215,19 @@ async def test_the_gateways_successor_hears_of_an_end_that_nobody_has_confirmed(
     assert Registry.over == [said, said]
 
 
+async def test_what_ends_with_the_program_is_not_told() -> None:
+    """As by requests that still wait for an assignment, and are cancelled with it."""
+    async with uplinked("127.0.0.1:1") as (uplink, running):
+        asking = asyncio.ensure_future(uplink.assign(RoutingRequest("speculative", sent=3)))
+        await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait((running,))
+        asking.cancel()
+        await asyncio.wait((asking,))
+        assert asking.cancelled()
+        assert not uplink._over
+
+
 @pytest.mark.parametrize("mode", [name for name, mode in MODES.items() if mode.afar])
 def test_briefings_travel(mode: str) -> None:
     briefing = MADE.briefing if MODES[mode].briefing is PairBriefing else None
