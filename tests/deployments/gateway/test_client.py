@@ -216,7 +216,7 @@ async def test_the_gateways_successor_hears_of_an_end_that_nobody_has_confirmed(
 
 
 async def test_what_ends_with_the_program_is_not_told() -> None:
-    """As by requests that still wait for an assignment, and are cancelled with it."""
+    """Requests that still wait for an assignment are cancelled with it."""
     async with uplinked("127.0.0.1:1") as (uplink, running):
         asking = asyncio.ensure_future(uplink.assign(RoutingRequest("speculative", sent=3)))
         await asyncio.sleep(0)
