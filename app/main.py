@@ -144,7 +144,7 @@ def _control(deployment: Any, replicas: int = 1, drain_s: float = 20.0) -> Deplo
 # A replica that died is noticed at its next health check, and only then replaced.
 WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.5}
 DEPLOYMENTS: dict[str, Any] = {VERIFIER: Verifier, DRAFTER: Drafter, EXPANDER: Expander, MIDDLE: Middle}
-"""By pool."""
+"""Deployments, by pool."""
 LIVE: dict[str, type[Live]] = {
     "Access": AccessLive,
     "Ingress": IngressLive,

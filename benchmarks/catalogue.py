@@ -78,4 +78,4 @@ BENCHMARKS = {
     "versus_vllm": Benchmark("speed.versus_vllm", 20),
     "wire": Benchmark("speed.wire", 1),
 }
-"""By the name that `python -m benchmarks` knows it by, folder by folder."""
+"""Benchmarks, by the names that `python -m benchmarks` takes, folder by folder."""

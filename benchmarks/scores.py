@@ -14,7 +14,7 @@ from tandem.training.family.scoring import check_facts
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """By question.
+    """Scores by question.
 
     stated: facts that the answer states.
     asked: facts that were asked for.

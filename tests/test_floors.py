@@ -270,8 +270,8 @@ def crowded() -> list[Breach]:
 
 
 RIDDLE = re.compile(
-    r"(All that|Anybody|As|How|It|Its|No more|Nobody|Of|One more|So|Somebody|Such|That|The same|There|These|They"
-    r"|Those|In which|To which|What|Whatever|When|Where|Which|Who|Whoever|Whom|Whose)\b"
+    r"(All that|Anybody|As|By|How|In place|In which|It|Its|Like|No more|Nobody|Of|One more|So|Somebody|Such|That"
+    r"|The same|There|These|They|Those|Through|To which|What|Whatever|When|Where|Which|Who|Whoever|Whom|Whose)\b"
 )
 """First words after which a docstring does not say what a thing is, does or returns."""
 

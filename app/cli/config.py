@@ -20,7 +20,7 @@ UNITS = {
     "s": "seconds",
     "bytes": "bytes",
 }
-"""By the end of a setting's name."""
+"""Units, by the end of a setting's name."""
 
 
 class Setting(NamedTuple):

@@ -76,7 +76,7 @@ class LocalRouter:
             part.learn(report, report.taught.get(name))
 
     async def _planned(self, mode: type[Mode], wanted: RoutingRequest, here: EndpointInfo) -> Assignment:
-        """Both sides, and a plan; or one alone, where the other has failed the request or does not answer."""
+        """Assign device and cloud, with a plan; or one alone, where the other has failed the request or is silent."""
         role = mode.device_role()
         assert role is not None
         lost = here.key in wanted.lost

@@ -91,7 +91,7 @@ class Split(Live):
         return seen
 
     async def profile(self, rtt_s: float) -> Profile:
-        """Both engines are watched."""
+        """Return the device's profile. The two engines are watched."""
         cloud, device = Samples(whole), Samples(outer)
         judged_s = [await self._judged_s() for _ in range(JUDGED)]
         async with asyncio.TaskGroup() as tasks:
@@ -119,7 +119,7 @@ class Split(Live):
 
 @asynccontextmanager
 async def split_model(prompts: Sequence[Sequence[int]]) -> AsyncIterator[Callable[[], Live]]:
-    """Both parts of the embedded target; makes a deployment of them."""
+    """The two parts of the embedded target; makes a deployment of them."""
     with TemporaryDirectory() as folder, engine_process(MIDDLE) as middle_at:
         model, adapter = family.path("target"), family.adapter("target", LAYERS)
         bundle.write(model, LAYERS, Path(folder), adapter)

@@ -102,7 +102,7 @@ async def answers(items: Sequence[Item]) -> dict[tuple[str, str, int], list[str]
 
 
 def assess(pair: Sequence[Scores], chosen: np.ndarray) -> dict[str, list[Cell]]:
-    """By metric the cells of a pair, in the order of CUTS. The row 0 of `chosen` holds each question once."""
+    """Return, by metric, the cells of a pair, in the order of CUTS. The row 0 of `chosen` holds each question once."""
     drawn = [scores.resampled(chosen) for scores in pair]
     cells: dict[str, list[Cell]] = {}
     for metric in drawn[0]:

@@ -25,7 +25,7 @@ def samples(count: int, seed: int = 9) -> tuple[np.ndarray, np.ndarray]:
 
 
 def planning_ms(side: Side, rounds: int) -> list[list[float]]:
-    """By size of the sample: milliseconds until the first decision can be given and is. The server's plan needs
+    """Return, by size of the sample, the milliseconds until the first decision is given. The server's plan needs
     lengths alone. A plan is a function of the length here, where the paper makes a table of all lengths."""
     found = []
     policy = dispatch.create("disco")

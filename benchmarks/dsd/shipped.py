@@ -53,7 +53,7 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"table": "qwen2.5-coder-0.5b"},
     ),
 }
-"""By name: the target with its drafter, and the drafter at the machine's own speed."""
+"""The target with its drafter, and the drafter at the machine's own speed, by name."""
 FUSED, ALL = "no device", "all devices"
 PROMPT_TOKENS = 60  # of a question to Tandem's own models
 

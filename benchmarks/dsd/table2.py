@@ -294,7 +294,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 Crossings = dict[str, tuple[float, float]]
-"""By data set: the RTTs, in milliseconds, from which on fused rounds have the higher throughput and the lower TPOT."""
+"""RTTs, ms, from which on fused rounds have the higher throughput and the lower TPOT, by data set."""
 
 
 def _figures(own: Sequence[Prediction]) -> dict[str, float]:

@@ -204,7 +204,7 @@ class Results:
 
 
 Chosen = Mapping[tuple[str, str], System]
-"""By data set and system's name."""
+"""Settings chosen, by data set and system's name."""
 
 
 def choose(wire: Kind = COMMON) -> Chosen:
@@ -334,7 +334,7 @@ def _least_cut(
     theirs: Sequence[System],
     **changes: object,
 ) -> list[float]:
-    """By how much HAT's figure is less than that of the baseline that comes nearest to it, seed by seed."""
+    """Return by how much HAT's figure is less than that of the baseline that comes nearest to it, seed by seed."""
     here = results.of(dataset, ours, rate, figure, **changes)
     cuts = [
         [1 - a / b for a, b in zip(here, results.of(dataset, one, rate, figure, **changes), strict=True)]

@@ -242,7 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 async def paid_for(noises: Sequence[float], answers: int = ANSWERS) -> dict[float, Price]:
-    """By noise, where there is an adapter. answers: whose price is seen."""
+    """Return prices by noise, where there is an adapter. answers: number of those whose price is seen."""
     model = family.path("target")
     tokenizer = Tokenizer.load(model)
     prompts = [

@@ -54,7 +54,7 @@ async def prices(
     longest: int,
     noises: Sequence[float],
 ) -> dict[float, Price]:
-    """By noise, of greedy answers to prompts. longest: tokens of both."""
+    """Return prices by noise, of greedy answers to prompts. longest: most tokens of either."""
     drafter = Drafter(model, first, adapter)
     async with opened(model, first, adapter, longest) as parts:
         whole = [(await parts.answer(prompt, ETA))[0] for prompt in prompts]

@@ -264,7 +264,7 @@ def wifi() -> np.ndarray:
 
 @lru_cache
 def prompt_lengths(dataset: Dataset) -> tuple[int, ...]:
-    """In tokens, with the paper's mean."""
+    """Return the lengths of prompts, tokens, with the paper's mean."""
     words = _words(dataset)
     scale = dataset.mean / fmean(words)
     return tuple(max(1, round(scale * count)) for count in words)

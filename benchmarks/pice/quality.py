@@ -192,7 +192,7 @@ async def judge(models: Models, chosen: Chosen, items: Sequence[Item]) -> dict[s
 
 
 def difference(ours: Scores, theirs: Scores, seed: int) -> tuple[float, float]:
-    """In facts, and half its 95 % interval from resampling questions."""
+    """Return the difference in facts, and half its 95 % interval from resampling questions."""
     count = len(ours.asked)
     chosen = np.vstack([np.arange(count), np.random.default_rng(seed).integers(0, count, (RESAMPLES, count))])
     found = ours.resampled(chosen)["facts"] - theirs.resampled(chosen)["facts"]

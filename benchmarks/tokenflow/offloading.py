@@ -63,7 +63,7 @@ class Job(NamedTuple):
 
 
 Found = dict[tuple[Setup, tuple[str, bool]], list[Quality]]
-"""By setup and kind, one a seed."""
+"""Qualities by setup and kind, one a seed."""
 
 
 def main(arguments: Sequence[str] = ()) -> None:

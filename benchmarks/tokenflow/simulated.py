@@ -209,7 +209,7 @@ def simulate_all(jobs: Sequence[S], what: str) -> dict[S, Quality]:
 
 
 def choose_chunks(setups: Sequence[Setup], chunks: Sequence[int]) -> dict[tuple[Setup, str], int]:
-    """By setup and kind of KINDS: the chunk of the highest QoS on requests that are not judged."""
+    """Return, by setup and kind of KINDS, the chunk of the highest QoS on requests that are not judged."""
     chunked = [(s, name) for s in setups for name, kind in KINDS.items() if _chunked(kind)]
     jobs = [Job(s, name, CHOOSING, chunk) for s, name in chunked for chunk in chunks if len(chunks) > 1]
     found = simulate_all(jobs, "choosing chunks") if jobs else {}
@@ -223,7 +223,7 @@ def choose_chunks(setups: Sequence[Setup], chunks: Sequence[int]) -> dict[tuple[
 
 
 Found = dict[tuple[Setup, str], list[Quality]]
-"""By setup and kind, one a seed."""
+"""Qualities by setup and kind, one a seed."""
 BASELINES = [name for name in KINDS if name != "TokenFlow"]
 
 

@@ -273,7 +273,7 @@ class DeviceSession(BaseSession):
         await self.end()
 
     async def end(self, error: EngineError | None = None) -> None:
-        """Like cancel; what runs raises `error`, by default SessionCancelled."""
+        """Cancel the session; what runs raises `error`, by default SessionCancelled."""
         if not self._end(error):
             return
         self._device.remove(self)

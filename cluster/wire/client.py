@@ -66,7 +66,7 @@ class Call:
         self.fail(reply)
 
     def fail(self, reply: AnyFrame) -> None:
-        """Like deliver, of an error of this side: the other one may still be working."""
+        """Deliver an error of this side; the other one may still be working."""
         self.replies.append(reply)
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)

@@ -136,7 +136,7 @@ class Wire(asyncio.BufferedProtocol, ABC):
         self._out.append(data)
 
     def _say(self, frame: Frame) -> None:
-        """Like send, of a frame that is not counted and may be lost."""
+        """Send a frame that is not counted and may be lost."""
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(encode(frame))

@@ -30,7 +30,7 @@ INSERT INTO usage SELECT account, '', '', '', device, '', requests, server_in, s
     server_usd_in, server_usd_out, joules, device_usd FROM bills;
 DROP TABLE bills;
 """
-"""From version 1, which had one row for all of an account's requests with a device."""
+"""Upgrade from version 1, which had one row for all of an account's requests with a device."""
 _FROM_2 = f"""{_TEAMS}
 ALTER TABLE usage RENAME TO before;
 {_USAGE}
@@ -38,7 +38,7 @@ INSERT INTO usage SELECT account, day, mode, model, device, '', requests, server
     server_usd_in, server_usd_out, joules, device_usd FROM before;
 DROP TABLE before;
 """
-"""From version 2, which had no teams."""
+"""Upgrade from version 2, which had no teams."""
 COUNTED = {
     "requests": "INTEGER",
     "server_in": "INTEGER",

@@ -13,7 +13,7 @@ from tandem.deployments.modes.split import SplitMode
 MODES: dict[str, type[Mode]] = {
     mode.name: mode for mode in (CloudMode, DeviceMode, SpeculativeMode, RaceMode, SplitMode, SketchMode)
 }
-"""By the names that clients ask for."""
+"""Modes, by the names that clients ask for."""
 AT_FRONT_DOORS: dict[str, type[Mode]] = {name: mode for name, mode in MODES.items() if not mode.private}
 """Modes that the API can drive, not only the device from which the request comes."""
 AT_DEVICES: dict[str, type[Mode]] = {

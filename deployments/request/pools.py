@@ -5,7 +5,7 @@ from __future__ import annotations
 VERIFIER, DRAFTER, EXPANDER, MIDDLE = "verifier", "drafter", "expander", "middle"
 POOLS = (VERIFIER, DRAFTER, EXPANDER, MIDDLE)
 DEVICE = "device"
-"""In place of a pool: the device that takes part."""
+"""Stands in place of a pool's name for the device that takes part."""
 
 
 def pool_name(pool: str, suffix: str = "") -> str:

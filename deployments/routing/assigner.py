@@ -50,7 +50,7 @@ second."""
 
 
 ASSIGNED_S = 2.0
-"""By now it is known of a session that was opened: devices register every second, and replicas are asked as often."""
+"""Seconds until a session that was opened is known of: devices register every second; replicas are asked as often."""
 
 
 RETRY_LOST_S = 3.0

@@ -102,7 +102,7 @@ class EmulatedLink:
 
 
 class EmulatedBus:
-    """Both directions of a configured bus, in emulated time. It moves no data."""
+    """A bus of configured bandwidth in both directions, in emulated time. It moves no data."""
 
     def __init__(self, block_bytes: float, settings: HostMemory, clock: Callable[[], float]) -> None:
         """clock: seconds."""

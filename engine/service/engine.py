@@ -284,7 +284,7 @@ class ServiceSession(OutputSession):
         await self.end()
 
     async def end(self, error: EngineError | None = None) -> None:
-        """Like cancel; what runs raises `error`, by default SessionCancelled."""
+        """Cancel the session; what runs raises `error`, by default SessionCancelled."""
         if not self._end(error):
             return
         self._engine.remove(self)

@@ -18,7 +18,7 @@ EXPAND_ITEM = """{query}
 
 Your answer is a list, of which you write one point alone: {note}. Tell the reader something useful about it in one or \
 two sentences."""
-"""Without the other points, which small models recite where they see them."""
+"""Prompt to expand notes, without the other points: small models recite those that they see."""
 EXPAND = (
     "I have a question about {query}. The simplification answer is as follows: {notes}. Now, please help me "
     "complete and only complete the writing of a short sentence {note}. Do not continue with other sentences!"

@@ -25,7 +25,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 @cache
 def measured() -> dict[str, Measured]:
-    """By the models' checksums."""
+    """Return the measured leakages, by the models' checksums."""
     text = Path(__file__).with_suffix(".json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, Measured])
 

@@ -26,7 +26,7 @@ class MeasuredLoss(msgspec.Struct, frozen=True):
 
 @cache
 def measured() -> dict[str, MeasuredLoss]:
-    """By the models' checksums."""
+    """Return the measured losses, by the models' checksums."""
     text = Path(__file__).with_suffix(".json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, MeasuredLoss])
 

@@ -73,7 +73,7 @@ class Model:
     def decode(
         self, hidden: torch.Tensor, batch: Batch, pool: KVPool, first: int = 0, end: int | None = None
     ) -> torch.Tensor:
-        """Through the layers first .. end − 1: [T, hidden] → the same shape."""
+        """Compute the layers first .. end − 1: [T, hidden] → the same shape."""
         rotations = [
             rotation.index_select(0, batch.positions)[:, None] for rotation in self.weights.rotations
         ]

@@ -1,4 +1,4 @@
-"""From logits to outcomes: a token or a verdict for each session whose window is complete."""
+"""Outcomes from logits: a token or a verdict for each session whose window is complete."""
 
 from __future__ import annotations
 

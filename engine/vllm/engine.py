@@ -235,7 +235,7 @@ class VllmEngine:
             self._send(self._core.ask(asks))
 
     def _send(self, message: Coroutine[Any, Any, Any]) -> None:
-        """Without waiting; if vLLM is gone, its sessions hear of it where they wait for tokens."""
+        """Send a message without waiting; if vLLM is gone, its sessions hear of it where they wait for tokens."""
         task = asyncio.ensure_future(message)
         self._sending.add(task)
         task.add_done_callback(self._sent)

@@ -129,7 +129,7 @@ class TandemScheduler(Scheduler):
 
     @property
     def idle_s(self) -> float | None:
-        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        """Return the seconds until a step that found nothing to do is tried again; None: until something is asked."""
         views = list(self._views.values())
         if any(view.runs for view in views):
             return POLL_S

@@ -179,7 +179,7 @@ OBJECTIVES = {
     "cheap": Objective(second_usd=5e-5, quality_usd=5e-4),
     "private": Objective(privacy=Leaves.HIDDEN_STATES),
 }
-"""By the names that settings and requests use."""
+"""Objectives, by the names that settings and requests use."""
 
 
 class Candidate(NamedTuple):

@@ -201,7 +201,7 @@ class TimedCore:
 
     @property
     def _idle_s(self) -> float | None:
-        """After a step that found nothing to do: when to try again, in seconds; None: when something is asked."""
+        """Return the seconds until a step that found nothing to do is tried again; None: until something is asked."""
         idle_s = self.scheduler.idle_s
         if idle_s is not None or not self.scheduler.has_requests():
             return idle_s

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 AUTO = "auto"
-"""In place of a mode: the policy chooses."""
+"""Stands in place of a mode where the policy chooses."""
 
 
 class Played(msgspec.Struct, frozen=True):

@@ -246,7 +246,7 @@ class LinkedSession(Session):
             self._stopping = None
 
     async def _pump(self, stream: TokenQueue) -> None:
-        """At the engine's end, send its tokens as they come."""
+        """Send the engine's tokens as they come."""
         path = self._path
         try:
             async with aclosing(self._session.generate()) as tokens_of_engine:

@@ -147,7 +147,7 @@ def test_a_model_folder_that_is_missing_is_named_in_one_line() -> None:
 def test_the_gpu_file_fits_a_gpu_of_80_gb(
     pool: str, weights: float, layers: int, kv_heads: int, head_width: int, working_gb: float
 ) -> None:
-    """By the formula of docs/operations.md, with Llama 3.1 8B and Llama 3.2 1B in bfloat16."""
+    """Room by the formula of docs/operations.md, with Llama 3.1 8B and Llama 3.2 1B in bfloat16."""
     whole = Settings.model_validate(arguments(yaml.safe_load(GPU.read_text())))
     settings, engine = whole.pools[pool], whole.engine(pool, whole)
     assert isinstance(engine, VllmSettings)

@@ -57,6 +57,6 @@ def test_serves_own_haproxy_would_speak_plain_http_to_replicas_that_do_not(optio
 
 
 def test_a_certificate_that_only_tandem_up_shows_is_refused_elsewhere(application: Running) -> None:
-    """By a real Serve: `serve deploy` would go on without TLS."""
+    """A real Serve refuses it: `serve deploy` would go on without TLS."""
     with pytest.raises(ValueError, match=r"^api\.tls is for `tandem up`; .*http_options\.ssl_certfile"):
         build(Settings.model_validate({"api": {"tls": {"certificate": "cert.pem", "key": "key.pem"}}}))

@@ -126,7 +126,7 @@ async def test_one_scrape_sees_all_replicas_of_the_api(
     tokens = ("vllm:generation_tokens_total", ("model_name", "tandem"), ("origin", "cloud"))
 
     async def counted() -> bool:
-        """By many scrapes, which reach both replicas for all but certain."""
+        """Return whether many scrapes, which reach both replicas for all but certain, see all requests."""
         found = await asyncio.gather(*(scraped(http, operator) for _ in range(8)))
         return {scrape.get(requests) for scrape in found} == {float(len(replies))}
 

@@ -205,7 +205,7 @@ def _otherwise(
 
 @contextmanager
 def _script_watched(computed: dict[int, list[tuple[float, int]]]) -> Iterator[None]:
-    """By index of the request, when which output position was first computed by a model."""
+    """Note, by index of the request, when which output position was first computed by a model."""
     firsts: list[int] = []
 
     def note(number: int, position: int) -> None:

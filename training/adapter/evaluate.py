@@ -90,7 +90,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Parts:
-    """Both parts of a split model as they serve.
+    """The two parts of a split model as they serve.
 
     longest: tokens of question and answer.
     sent: what becomes of hidden states on their way to the middle.
@@ -145,7 +145,7 @@ class Drafter:
 
     @torch.inference_mode()
     def said(self, prompt: Sequence[int], output: Sequence[int]) -> tuple[list[int], list[float]]:
-        """In place of each token of the answer, what the adapter drafts after all before it, and how probable that is
+        """Return, for each token of the answer, what the adapter drafts after all before it, and how probable that is
         to it."""
         outer, ids = self._outer, [*prompt, *output[:-1]]
         blocks = range(-(-len(ids) // BLOCK))

@@ -14,7 +14,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output, create_output
 
 CONTINUED = "\\"
-"""At the end of a line: the next one belongs to it."""
+"""Last character of a line that the next one belongs to."""
 
 
 class Prompt:

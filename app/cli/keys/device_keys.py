@@ -31,7 +31,7 @@ call the device, and stays. `tandem keys change` changes its terms.""",
 
 
 def _checked(name: str) -> str:
-    """Before a file is named after it."""
+    """Return the name if a device may have it, before a file is named after it. Raises typer.BadParameter."""
     try:
         return device_name(name)
     except ValueError as error:
@@ -126,7 +126,7 @@ def _all(client: HttpClient) -> list[dict[str, Any]]:
 
 
 def _one(client: HttpClient, named: str) -> dict[str, Any]:
-    """By the device's name, which may look like another one's id, or by its own id."""
+    """Return the key named by its device, whose name may look like another key's id, or by its own id."""
     known = _all(client)
     for said in ("name", "id"):
         for key in known:

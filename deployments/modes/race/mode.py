@@ -70,7 +70,7 @@ class _AsTold:
 
 
 class RaceMode(Mode):
-    """Both endpoints start; the first to give a token continues."""
+    """A race: two endpoints start; the first to give a token continues."""
 
     name = "race"
     roles = (

@@ -8,7 +8,7 @@ from tandem.cluster.devices.record import DeviceRecord, ModelRecord
 from tandem.policies.sketch.selection import ModelSelection
 
 TOLD_S = 2.0
-"""By now a device has told that it has no session left: it registers every second."""
+"""Seconds within which a device tells that it has no session left: it registers every second."""
 
 
 class DeviceModels:

@@ -13,7 +13,7 @@ from tandem.app.api.routes import create_api
 from tests.app.api.null_backend import NullBackend
 
 NO_CERTIFICATES = SSLContext(PROTOCOL_TLS_CLIENT)
-"""In place of the certificates that a client loads otherwise."""
+"""Stands in for the certificates that a client loads otherwise."""
 
 
 class Standing:

@@ -774,7 +774,7 @@ def test_the_counters_of_host_memory(make: MakeRunner, sooner: str) -> None:
 
 
 def test_stays_are_told(make: MakeRunner) -> None:
-    """By the driver's clock, which goes on by 10 ms before each step."""
+    """The driver's clock counts, which goes on by 10 ms before each step."""
     driver = Driver(make, blocks=20)
     sampling = Sampling(max_tokens=3, ignore_eos=True)
     first = driver.open([3, 4, 5, 6, 7, 8, 3, 4, 5], sampling)

@@ -31,7 +31,7 @@ OPENAI = {
     "/v1/completions": (completion_create_params, Completion, Completion),
     "/v1/responses": (response_create_params, Response, ResponseStreamEvent),
 }
-"""By path, OpenAI's module of requests, its type of answers and of a stream's events."""
+"""OpenAI's module of requests, its type of answers and of a stream's events, by path."""
 MORE = {
     "/v1/chat/completions": {"n": 2, "logprobs": True, "top_logprobs": 2},
     "/v1/completions": {"n": 2, "logprobs": 2},

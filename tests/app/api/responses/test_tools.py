@@ -105,7 +105,7 @@ async def test_the_clients_stream_helper_and_parser(client: AsyncOpenAI) -> None
 
 
 async def test_outputs_of_functions_come_back(client: AsyncOpenAI, backend: NullBackend) -> None:
-    """By the conversation that is kept, or as the client sends all of it: the model reads the same."""
+    """No matter whether the conversation is kept, or the client sends all of it, the model reads the same."""
     first = await client.responses.create(**ASKED)
     outputs: Any = [
         {"type": "function_call_output", "call_id": call.call_id, "output": f"{n}: dry"}

@@ -258,7 +258,7 @@ async def test_who_stalls_before_its_first_token_is_not_waited_for_longer_than_i
 
 
 NO_BUDGET = {"server": {"budget": 0.0, "exchange_rate": 0.0}, "device": {"budget": 0.0, "exchange_rate": 1.0}}
-"""By the endpoint that is constrained."""
+"""Budgets by the endpoint that is constrained."""
 
 
 @pytest.mark.parametrize("constrained", ["server", "device"])
