@@ -410,8 +410,8 @@ names = st.sampled_from([f"d{i}" for i in range(8)])
     )
 )
 def test_the_best_device_is_always_found(steps: list[tuple[str, str, int]]) -> None:
-    """Difference snapshots suffice, in whichever order devices come, change, go and are assigned. What was assigned to a
-    device counts until there is news of that device."""
+    """Difference snapshots suffice, whatever the order in which devices come, change, go and are assigned.
+    What was assigned to a device counts until there is news of that device."""
     router, there, since = assigner(FULL), dict(FULL.devices), dict[str, int]()
     version = 1
     for what, name, sessions in steps:
