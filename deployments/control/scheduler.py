@@ -140,10 +140,11 @@ class Scheduler:
         """Return the changes since version `after`, or everything if that is unknown; waits up to `wait_s` seconds for
         a change, until replicas were listed once, and for devices to register with a successor."""
         await self._listed.wait()
+        now_s = asyncio.get_running_loop().time()
         if self._asked_s is None:
-            self._asked_s = time.monotonic()
+            self._asked_s = now_s
         if self._edge.inherited:
-            await asyncio.sleep(self._asked_s + GATHER_S - time.monotonic())
+            await asyncio.sleep(self._asked_s + GATHER_S - now_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self._directory.version == after:

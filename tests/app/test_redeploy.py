@@ -10,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,7 @@ import pytest
 import pytest_asyncio
 import ray
 from ray import serve
-from ray.exceptions import RayError
 
-from tandem.cluster.devices.record import DeviceRecord
-from tandem.deployments.control.scheduler import GATHER_S
 from tests.applications import actors, deploy, deployed, replicas, until
 from tests.cluster.certificate import make_certificate
 from tests.conftest import Running
@@ -176,26 +172,6 @@ async def many_streams(http: httpx.AsyncClient) -> asyncio.Future[list[int | Bas
 
     await until(all_have)
     return streams
-
-
-async def test_a_new_scheduler_answers_when_devices_have_registered(address: str) -> None:
-    """Otherwise routers would take them for gone meanwhile."""
-    scheduler = serve.get_deployment_handle("Scheduler", APP)
-    known = await scheduler.snapshot.remote()
-    ((name, victim),) = replicas(APP, "Scheduler").items()
-    ray.kill(victim)
-
-    async def replaced() -> bool:
-        with suppress(RayError):
-            return bool(replicas(APP, "Scheduler").keys() - {name}) and bool(await scheduler.orders.remote())
-        return False
-
-    await until(replaced)
-    asked = asyncio.ensure_future(scheduler.snapshot.remote(known.version))
-    await asyncio.wait((asked,), timeout=GATHER_S / 3)
-    phone = DeviceRecord(name="phone", address="10.0.0.1:1", profile="native", model="m", vocabulary="v")
-    await scheduler.register.remote([phone])
-    assert {"a", "phone"} <= (await asked).devices.keys()
 
 
 async def nothing_is_under_way() -> None:

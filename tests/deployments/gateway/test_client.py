@@ -188,6 +188,7 @@ async def test_half_an_answer_waits_for_the_gateways_successor_for_long_and_a_ne
             assert uplink._connection is not None
             await uplink._connection.closed
 
+        monkeypatch.setattr(client, "WAIT_S", 20.0)  # in real time, on a machine that may be busy
         await lose()
         assert (await uplink.assign(new)).mode == MADE.mode
         monkeypatch.setattr(client, "WAIT_S", 0.05)
