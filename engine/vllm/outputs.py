@@ -68,7 +68,7 @@ class Outputs:
                     del self._requests[output.request_id]
 
     def abort(self, request_id: str) -> bool:
-        """End a request's outputs, which would be waited for for ever; False if it has ended already."""
+        """End a request's outputs, so that nothing waits for them without end; False if it has ended already."""
         from vllm.v1.engine import EngineCoreOutput, FinishReason
 
         request = self._requests.pop(request_id, None)
