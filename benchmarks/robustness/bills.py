@@ -51,8 +51,6 @@ LOOK_S = 0.2
 QUIET_S = 2.0
 """Time within which bills of broken streams are booked, after the last one."""
 
-Kill = Callable[[str], Awaitable[None]]
-
 
 @dataclass(slots=True)
 class Client:

@@ -16,9 +16,6 @@ from tandem.app.api.structured.forms import NamedSchema, ResponseFormat, Schema
 from tandem.app.api.tools.forms import MOST, Choice, FunctionForm, NamedFunction, Tool
 from tandem.engine.base import Grammar
 
-LOGPROBS = "message.output_text.logprobs"
-"""The only thing that `include` may name."""
-
 
 class ResponseChat(ChatRequest):
     """The chat that a response answers."""
