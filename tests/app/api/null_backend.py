@@ -362,7 +362,7 @@ async def uploading(
         writer.close()
 
 
-async def times(n: int, semaphore: asyncio.Semaphore, within_s: float = 10.0) -> None:
+async def times(n: int, semaphore: asyncio.Semaphore, within_s: float = 60.0) -> None:
     """Wait until `semaphore` has been released n times."""
     async with asyncio.timeout(within_s):
         for _ in range(n):

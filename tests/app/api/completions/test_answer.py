@@ -84,9 +84,8 @@ async def test_a_client_that_does_not_read_is_let_go(
     backend: NullBackend, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "STUCK_S", 0.5)
-    backend.hold_after = 300
+    backend.hold_after = 300  # no job ends by itself; a slow machine's may be let go before that
     async with deaf(address, None, stream=True) as client:
-        await times(8, backend.held)
         await times(8, backend.closed)
         got = await rest(client)
     assert backend.left == [(backend.jobs[0].id, False)]
