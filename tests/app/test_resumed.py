@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx
 import pytest
 import ray
-import yaml
 
-import tandem
-from tandem.app.cli.server.processes import descendants
-from tests.app.cli.server.test_up import least
-from tests.app.cli.started import started
 from tests.applications import deployed, replicas, until
 from tests.conftest import Running
 
@@ -85,25 +77,6 @@ async def test_it_outlives_every_replica_of_the_api(application: Running) -> Non
     assert [id for id, _ in found] == [f"{name}:{number}" for number in range(len(found))]
     chunks = [json.loads(data) for _, data in found[:-1]]
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == whole
-
-
-def test_a_killed_proxy_breaks_no_answer_of_a_client_that_comes_back(tmp_path: Path) -> None:
-    """The replica of the API and its answer live on."""
-    config = least(tmp_path)
-    content = yaml.safe_load(config.read_text())
-    content["applications"][0]["args"]["verifier"]["engine"] |= {"tokens_per_s": 20}
-    config.write_text(yaml.safe_dump(content))
-    url = f"http://127.0.0.1:{content['http_options']['port']}"
-    with started(config.parent, config) as up, tandem.Client(url) as client:
-        whole = client.ask("Hello?", max_tokens=100).text
-        with client.stream("Hello?", max_tokens=100, resumable=True) as stream:
-            next(stream)
-            for process in descendants(up.pid):
-                if Path(f"/proc/{process.pid}/comm").read_text().strip() == "haproxy":
-                    os.kill(process.pid, signal.SIGKILL)
-            for _ in stream:
-                pass
-    assert (stream.answer.text, stream.answer.finish) == (whole, "length")
 
 
 async def event(lines: AsyncIterator[str]) -> tuple[str, str]:

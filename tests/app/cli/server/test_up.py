@@ -22,6 +22,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+import tandem
 from tandem.app.cli.server.front import Wishes
 from tandem.app.cli.server.local_ray import free_port
 from tandem.app.cli.server.processes import PR_SET_CHILD_SUBREAPER, Process, alive, collect, descendants
@@ -59,7 +60,7 @@ def least(folder: Path) -> Path:
     deployment: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
     deployment["http_options"]["port"] = free_port()
     deployment["applications"][0]["args"] |= {
-        "verifier": {"engine": {"kind": "null"}},
+        "verifier": {"engine": {"kind": "null", "tokens_per_s": 20}},
         "drafter": {"replicas": 0},
         "expander": {"replicas": 0},
         "hosts": [],
@@ -213,7 +214,25 @@ def nobody_collects() -> Iterator[None]:
     prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-@pytest.mark.slow  # a second server; `test_guard` tests what ends its processes
+@pytest.mark.slow  # a second server
+def test_a_killed_proxy_breaks_no_answer_of_a_client_that_comes_back(server: Server) -> None:
+    """The replica of the API and its answer live on."""
+    address = running()
+    assert address is not None
+    with tandem.Client(address) as client:
+        expected = client.ask("Hello?", max_tokens=100).text
+        with client.stream("Hello?", max_tokens=100, resumable=True) as stream:
+            next(stream)
+            killed = [process for process in descendants(server.process.pid) if name(process) == "haproxy"]
+            for process in killed:
+                os.kill(process.pid, signal.SIGKILL)
+            for _ in stream:
+                pass
+    assert killed
+    assert (stream.answer.text, stream.answer.finish) == (expected, "length")
+
+
+@pytest.mark.slow  # as above; `test_guard` tests what ends its processes
 @pytest.mark.usefixtures("nobody_collects")
 def test_after_a_kill_nothing_lives_on(server: Server) -> None:
     processes = [*recorded(server.folder), *whole(server.process)]
