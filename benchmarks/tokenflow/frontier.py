@@ -6,7 +6,8 @@ Setups and hardware as in `tokenflow_sim`. No policy knows how long an answer ge
 SRPT is told, an upper estimate that is 24 % too high on average. With host memory, every policy has it; without, none.
 Each has the batching that is best for it, setup by setup: prompts whole or in chunks, by the highest QoS (the paper's
 equation 2) on requests that are not judged. VTC is not among the rivals: with one request a client, it serves in order
-of arrival.
+of arrival. Each engine has answered WARM other requests of the setup before, so that its speed and typical lengths are
+measured, not guessed.
 
 *_worse_in_two: pairs of a setup and a first-come-first-served rival that is better in two of mean TTFT, mean stall and
 tokens/s, each by more than 5 % (a stall by 0.05 s, too).
@@ -42,6 +43,7 @@ from tandem.simulator.runs.tasks import ray_map
 from tandem.simulator.workload import Request
 
 ALLOWED = 4096  # tokens of every client's `max_tokens`
+WARM, WARM_S = 4, 600.0  # requests that an engine answers first, and when the others begin to come, seconds
 ESTIMATE_SIGMA = 0.3  # of the logarithm of what SRPT is told over the true length, which it is never below
 SAME = 0.05  # relative difference that counts as none
 SAME_S = 0.05  # of stalls, seconds
@@ -72,19 +74,23 @@ class Run(NamedTuple):
         """Simulate it."""
         batching, chunk = self.batching
         kind = (POLICIES[self.policy], batching, HOST if self.host else None)
-        asked = _told(self) if self.policy == TOLD else _allowed(self)
-        return assess(streams(self.setup, kind, self.seed, chunk, asked))
+        return assess(streams(self.setup, kind, self.seed, chunk, _asked(self))[WARM:])
 
 
-def _allowed(run: Run) -> list[Request]:
-    return [replace(r, max_tokens=max(ALLOWED, r.output_tokens)) for r in requests_of(run.setup, run.seed)]
-
-
-def _told(run: Run) -> list[Request]:
+def _asked(run: Run) -> list[Request]:
+    """Return WARM requests that are not judged, and then the setup's; each allows ALLOWED tokens, or what SRPT is
+    told."""
+    others = requests_of(run.setup, 0 if run.seed == CHOOSING else CHOOSING)[:WARM]
+    requests = [
+        *(replace(r, arrival_s=0.0) for r in others),
+        *(replace(r, arrival_s=r.arrival_s + WARM_S) for r in requests_of(run.setup, run.seed)),
+    ]
+    if run.policy != TOLD:
+        return [replace(r, max_tokens=max(ALLOWED, r.output_tokens)) for r in requests]
     normal = random.Random(run.seed)
     return [
         replace(r, max_tokens=int(r.output_tokens * (1 + abs(normal.gauss(0.0, ESTIMATE_SIGMA)))))
-        for r in requests_of(run.setup, run.seed)
+        for r in requests
     ]
 
 

@@ -18,6 +18,8 @@ from tandem.benchmarks.tokenflow.frontier import (
     OURS,
     POLICIES,
     TOLD,
+    WARM,
+    WARM_S,
     WHOLE,
     Point,
     Run,
@@ -80,11 +82,21 @@ def test_figures_are_over_all_rivals_and_setups() -> None:
 
 
 def test_only_srpt_is_told_a_length() -> None:
-    asked = frontier._allowed(Run(SMALL, True, OURS, 3, WHOLE))
-    assert [r.max_tokens for r in asked] == [ALLOWED] * 6
-    told, true = frontier._told(Run(SMALL, True, TOLD, 3, WHOLE)), requests_of(SMALL, 3)
+    asked = frontier._asked(Run(SMALL, True, OURS, 3, WHOLE))
+    assert [r.max_tokens for r in asked] == [ALLOWED] * (WARM + 6)
+    told, true = frontier._asked(Run(SMALL, True, TOLD, 3, WHOLE))[WARM:], requests_of(SMALL, 3)
     assert all(t.max_tokens >= r.output_tokens == t.output_tokens for t, r in zip(told, true, strict=True))
     assert any(t.max_tokens > r.output_tokens for t, r in zip(told, true, strict=True))
+
+
+@pytest.mark.parametrize("seed", [0, CHOOSING])
+def test_an_engine_is_warmed_by_requests_that_are_not_judged(seed: int) -> None:
+    asked, judged = frontier._asked(Run(SMALL, True, OURS, seed, WHOLE)), requests_of(SMALL, seed)
+    assert [r.arrival_s for r in asked[:WARM]] == [0.0] * WARM
+    assert [r.arrival_s - WARM_S for r in asked[WARM:]] == pytest.approx([r.arrival_s for r in judged])
+    lengths = [[(r.prompt_tokens, r.output_tokens) for r in part] for part in (asked[WARM:], judged)]
+    assert lengths[0] == lengths[1]
+    assert not {(r.prompt_tokens, r.output_tokens) for r in asked[:WARM]} & set(lengths[1])
 
 
 def test_each_has_the_batching_of_the_highest_qos(monkeypatch: pytest.MonkeyPatch) -> None:
