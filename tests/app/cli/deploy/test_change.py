@@ -48,8 +48,7 @@ def deploy(config: Path, content: dict[str, Any], *options: str) -> subprocess.C
 
 @contextmanager
 def asking(address: str) -> Iterator[list[str]]:
-    """One question after the other, three at a time, with pauses, for the deploys need the cores; gives what the
-    answers ended with."""
+    """One question after the other, three at a time; gives what the answers ended with."""
     ends: list[str] = []
     over = threading.Event()
 
@@ -62,7 +61,7 @@ def asking(address: str) -> Iterator[list[str]]:
             "stream": True,
         }
         with httpx.Client(timeout=60, trust_env=False) as client:
-            while not over.wait(0.1):
+            while not over.is_set():
                 try:
                     reply = client.post(f"{address}/v1/chat/completions", json=body)
                     ends.append(reply.text.strip().splitlines()[-1])

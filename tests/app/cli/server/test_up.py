@@ -55,12 +55,12 @@ def config(folder: Path) -> Path:
     return least(folder)
 
 
-def least(folder: Path) -> Path:
-    """Write the checked-in YAML with the least that can answer."""
+def least(folder: Path, **engine: Any) -> Path:
+    """Write the checked-in YAML with the least that can answer. engine: further settings of the verifier's."""
     deployment: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
     deployment["http_options"]["port"] = free_port()
     deployment["applications"][0]["args"] |= {
-        "verifier": {"engine": {"kind": "null", "tokens_per_s": 20}},
+        "verifier": {"engine": {"kind": "null"} | engine},
         "drafter": {"replicas": 0},
         "expander": {"replicas": 0},
         "hosts": [],
@@ -90,7 +90,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Ser
 
         def start_or_reuse() -> Server:
             if not servers or servers[-1].process.poll() is not None:
-                config = least(tmp_path_factory.mktemp("up"))
+                config = least(tmp_path_factory.mktemp("up"), tokens_per_s=20)
                 servers.append(Server(config, stack.enter_context(started(config.parent, config))))
             return servers[-1]
 
