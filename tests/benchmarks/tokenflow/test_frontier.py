@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tandem.benchmarks.tokenflow import frontier
 from tandem.benchmarks.tokenflow.frontier import (
@@ -24,11 +28,14 @@ from tandem.benchmarks.tokenflow.frontier import (
     Point,
     Run,
     figures_of,
+    least_p99_s,
     p99_at,
+    prefill_s,
     worse_in,
 )
 from tandem.benchmarks.tokenflow.simulated import SETUPS, requests_of
 from tandem.policies.reader.quality import Quality
+from tandem.simulator.workload import Request
 
 SMALL = replace(SETUPS[0], burst=6, count=6, output=64)
 
@@ -73,12 +80,49 @@ def test_figures_are_over_all_rivals_and_setups() -> None:
         SETUPS[1]: {**equal, OURS: point(p99_s=18.0)},
         poisson: {**equal, OURS: point(ttft_s=20.0, raw=90.0), TOLD: point(raw=120.0)},
     }
-    assert figures_of("host", found) == {
+    assert figures_of("host", found, {SETUPS[0]: 8.0, SETUPS[1]: 16.0}) == {
         "host_worse_in_two": len(FIRST_COME),
         "host_raw_over_best": 0.75,
         "host_p99_over_best_equal_stall": 0.9,
         "host_p99_over_best_equal_stall_median": 0.7,
+        "host_p99_over_least": 1.25,
+        "host_rivals_p99_over_least": 1.25,
     }
+
+
+def burst(outputs: Sequence[int], rate: float) -> list[Request]:
+    return [Request(0.0, 8, output, reader_rate=rate) for output in outputs]
+
+
+@given(
+    outputs=st.lists(st.integers(min_value=1, max_value=500), min_size=1, max_size=60),
+    at_once=st.integers(min_value=1, max_value=20),
+    rate=st.sampled_from([5.0, 20.0]),
+)
+def test_no_policy_is_below_the_bound(outputs: list[int], at_once: int, rate: float) -> None:
+    """A policy that decodes for `at_once` readers, each as fast as it reads, the longest first."""
+    ends_s = [0.0] * at_once
+    begun_s = []
+    for output in sorted(outputs, reverse=True):
+        begun_s.append(heapq.heappop(ends_s))
+        heapq.heappush(ends_s, begun_s[-1] + output / rate)
+    bound = least_p99_s(burst(outputs, rate), at_once * rate)
+    assert bound <= np.percentile(begun_s, 99) + 1e-9
+
+
+def test_the_bound_is_reached_by_equal_answers_in_turn() -> None:
+    requests = burst([400] * 1000, 20.0)
+    assert least_p99_s(requests, 250 * 20.0) == pytest.approx(3 * 20.0, rel=0.02), (
+        "three of four rounds before"
+    )
+    assert least_p99_s(requests, 1000 * 20.0, prefill_s=7.0) == 7.0, (
+        "all at once, when their prompts are computed"
+    )
+
+
+def test_prompts_alone_take_longer_if_there_are_more() -> None:
+    few, more = (prefill_s(replace(SMALL, burst=count, count=count), 0) for count in (6, 60))
+    assert 0 < 5 * few < more
 
 
 def test_only_srpt_is_told_a_length() -> None:
