@@ -264,6 +264,7 @@ class TestDecayingReserve:
         assert policy.choose(replace(crowd, now_s=1e6)).tolist() == [0, 1]
         after = load(2, running=[True, False], tokens=[100, 110], received=[40, 0], longest=100, capacity=300)
         assert policy.choose(replace(after, now_s=1e6)).tolist() == [0]  # 100 + 0.47 × 60 + 110 + 100 > 300
+        assert policy.choose(replace(after, now_s=1e6, capacity=340)).tolist() == [0, 1]  # 338
         empty = load(2, running=False, tokens=110, received=0, longest=100, capacity=300)
         assert policy.choose(replace(empty, now_s=1e6)).tolist() == [0]
 
