@@ -52,3 +52,6 @@ def test_what_is_no_certificate_is_refused(files: tuple[Path, Path], tmp_path: P
         serving(files[0], wrong)
     with pytest.raises(OSError, match="none.pem"):
         trusting(tmp_path / "none.pem")
+    for pair in ((tmp_path / "none.pem", files[1]), (files[0], tmp_path / "none.pem")):
+        with pytest.raises(OSError, match="none.pem"):
+            serving(*pair)

@@ -400,13 +400,13 @@ def test_a_server_is_expected_by_what_is_left_of_its_slower_answers():
         known.ttft.note(0.4)
     known.ttft.note(2.0)
     known.resumed.note(0.01)
-    for elapsed_s, rests in ((0.1, True), (0.5, False)):
+    for elapsed, rests in (({}, True), ({"elapsed_s": 0.1}, True), ({"elapsed_s": 0.5}, False)):
         race = prepared(known, costs=DEVICE_DEARER)
         for side in Side:
             race.took_in(side, 100)
         race.finish()
         race.delivered(4, 0.0)
-        assert race.keep_loser(SERVER, 0.0, elapsed_s)
+        assert race.keep_loser(SERVER, 0.0, **elapsed)
         spare_s = 0.8 - 0.01 - 0.02  # less both ways
         assert race.rest_s(DEVICE, 4, 0.0) == pytest.approx(0.8 if rests else spare_s, abs=0.02)
 

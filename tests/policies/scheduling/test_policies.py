@@ -286,6 +286,16 @@ class TestShortestRemaining:
             ShortestRemaining(interval_s=0)
 
 
+@pytest.mark.parametrize("wrong", [{"unread": 0.0}, {"tolerated": 0.0}, {"tolerated": 1.1}])
+def test_nobody_is_content_with_nothing(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="needs unread > 0 and 0 < tolerated ≤ 1"):
+        Resting(**wrong)
+
+
+def test_requests_that_will_hold_nothing_all_run_together() -> None:
+    assert load(3, tokens=0, received=256, places=2).width == 2
+
+
 def test_requests_far_ahead_of_their_readers_rest_while_others_wait() -> None:
     """Though there is room for all; buffer_aware lets them go on."""
     seen = load(3, running=[True, True, False], buffer=[40.0, 5.0, 0.0], received=[60, 20, 0])
