@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tandem.deployments.modes.sketch.settings import SketchSettings
+import pytest
+from pydantic import ValidationError
+
+from tandem.deployments.modes.sketch.settings import SketchOptions, SketchSettings
 from tandem.engine.sketch.base import Question
 
 ASKED = "What are some ways to improve it?"
@@ -40,3 +43,10 @@ def test_parts_that_are_no_text_are_passed_over() -> None:
         {"role": "user", "content": "Why is the sky blue?"},
     ]
     SETTINGS.suitable(Question((), parts, "Why is the sky blue?"))
+
+
+@pytest.mark.parametrize("quality", [0.0, 1.0])
+def test_a_quality_is_a_share(quality: float) -> None:
+    assert SketchOptions(min_quality=quality).min_quality == quality
+    with pytest.raises(ValidationError):
+        SketchOptions(min_quality=3 * quality - 1)
