@@ -16,3 +16,4 @@ def test_each_mode_has_its_section_or_its_keys_of_an_applications_settings() -> 
     assert found["race"] == RaceSettings.model_validate({"dispatch": {"name": "device"}})
     assert found["speculative"] == own()
     assert "split" not in found, "it has a section, which is not there"
+    assert of_modes(own())["speculative"] == own(), "these are all of its keys"
