@@ -14,9 +14,9 @@ tokens/s, each by more than 5 % (a stall by 0.05 s, too).
 *_p99_over_best_equal_stall: P99 of TTFT over the least that rivals have at the same mean stall, between two rivals
 interpolated; the worst burst, and the median.
 *_raw_over_best: tokens/s over the most of all rivals, the worst setup.
-*_p99_over_least: P99 of TTFT over a bound, `least_p99_s`, that holds for every policy which lets no reader stall and
-gives no more tokens/s than the best here, even if it knows all lengths; the worst burst. *_rivals_p99_over_least: what
-rivals have at our mean stall, the least.
+*_p99_over_least: P99 of TTFT over `least_p99_s`, the worst burst: the least of any policy that lets no reader stall and
+never gives more tokens/s than the best here on average. An engine may, for as long as many sessions run; what its
+prompts alone take is a bound for all. *_rivals_p99_over_least: that of the rivals at our mean stall, the least.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def p99_at(stall_s: float, rivals: Sequence[Point]) -> float:
 
 
 def least_p99_s(requests: Sequence[Request], tokens_per_s: float, prefill_s: float = 0.0) -> float:
-    """Return a P99 of TTFT that no policy is below on a burst without stalls, with so many tokens/s at most.
+    """Return a P99 of TTFT that no policy is below on a burst without stalls, with so many tokens/s at any time.
 
     u seconds after the P99 each reader, but for the hundredth part that begins later, has read what it can in u, and
     all that was read was decoded. prefill_s: what all prompts take.
@@ -190,7 +190,7 @@ def least_p99_s(requests: Sequence[Request], tokens_per_s: float, prefill_s: flo
     return max(prefill_s, *(read(u) / tokens_per_s - u for u in np.linspace(0.0, longest_s, 100).tolist()))
 
 
-def prefill_s(setup: Setup, seed: int) -> float:
+def prompts_alone_s(setup: Setup, seed: int) -> float:
     """Return the P99 of TTFT of an engine that has nothing to do but the setup's prompts, the shortest first."""
     requests = requests_of(setup, seed)
     prompts = sorted(r.prompt_tokens for r in requests)
@@ -271,7 +271,9 @@ def main(arguments: Sequence[str] = ()) -> None:
 def _least(setup: Setup, points: dict[str, Point], seeds: int) -> float:
     """Return the bound of the P99 of TTFT at the tokens/s of the best, mean over the seeds."""
     most = max(point.raw for point in points.values())
-    return mean(least_p99_s(requests_of(setup, seed), most, prefill_s(setup, seed)) for seed in range(seeds))
+    return mean(
+        least_p99_s(requests_of(setup, seed), most, prompts_alone_s(setup, seed)) for seed in range(seeds)
+    )
 
 
 def _spelt(batching: tuple[str, int]) -> str:

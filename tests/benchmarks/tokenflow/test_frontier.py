@@ -30,7 +30,7 @@ from tandem.benchmarks.tokenflow.frontier import (
     figures_of,
     least_p99_s,
     p99_at,
-    prefill_s,
+    prompts_alone_s,
     worse_in,
 )
 from tandem.benchmarks.tokenflow.simulated import SETUPS, requests_of
@@ -121,7 +121,7 @@ def test_the_bound_is_reached_by_equal_answers_in_turn() -> None:
 
 
 def test_prompts_alone_take_longer_if_there_are_more() -> None:
-    few, more = (prefill_s(replace(SMALL, burst=count, count=count), 0) for count in (6, 60))
+    few, more = (prompts_alone_s(replace(SMALL, burst=count, count=count), 0) for count in (6, 60))
     assert 0 < 5 * few < more
 
 
