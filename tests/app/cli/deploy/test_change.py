@@ -48,7 +48,10 @@ def deploy(config: Path, content: dict[str, Any], *options: str) -> subprocess.C
 
 @contextmanager
 def asking(address: str) -> Iterator[list[str]]:
-    """One question after the other, three at a time; gives what the answers ended with."""
+    """One question after the other, three at a time; gives what the answers ended with.
+
+    Each waits in between: without pauses they leave a small machine little time for the deploys.
+    """
     ends: list[str] = []
     over = threading.Event()
 
@@ -61,7 +64,7 @@ def asking(address: str) -> Iterator[list[str]]:
             "stream": True,
         }
         with httpx.Client(timeout=60, trust_env=False) as client:
-            while not over.is_set():
+            while not over.wait(0.2):
                 try:
                     reply = client.post(f"{address}/v1/chat/completions", json=body)
                     ends.append(reply.text.strip().splitlines()[-1])
