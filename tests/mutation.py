@@ -190,7 +190,9 @@ def judge(root: Path, mutant: Mutant) -> Verdict:
 
 def _failure(root: Path, tests: Sequence[Path | str]) -> Failure | None:
     """Return the first of these tests that fails or never ends."""
-    command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", "-m", PICKED, *tests]
+    # A timeout ends the process: hypothesis would take one raised in a test for a failure, and look for a smaller example.
+    options = ["-xq", "-p", "no:cacheprovider", "--timeout-method=thread", "-m", PICKED]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
         done = subprocess.run(
             command, cwd=root, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -200,7 +202,7 @@ def _failure(root: Path, tests: Sequence[Path | str]) -> Failure | None:
     if done.returncode in (0, 5):  # 5: none of them was picked
         return None
     found = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
-    return Failure(found[1]) if found else Failure(str(tests[0]), " (not imported)")
+    return Failure(found[1]) if found else Failure(str(tests[0]), " (not imported, or timed out)")
 
 
 def drawn(root: Path, count: int, seed: int, only: str) -> list[Mutant]:
