@@ -190,7 +190,7 @@ def judge(root: Path, mutant: Mutant) -> Verdict:
 
 def _failure(root: Path, tests: Sequence[Path | str]) -> Failure | None:
     """Return the first of these tests that fails or never ends."""
-    # A timeout ends the process: hypothesis would take one raised in a test for a failure, and look for a smaller example.
+    # A timeout ends the process: hypothesis takes one raised in a test for a failure, and looks for a smaller example.
     options = ["-xq", "-p", "no:cacheprovider", "--timeout-method=thread", "-m", PICKED]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     try:
