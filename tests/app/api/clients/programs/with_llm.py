@@ -16,6 +16,9 @@ def weather(city: str) -> str:
     return {RAIN!r}
 """
 
+HOME = tempfile.TemporaryDirectory()
+"""A user's folder: one for all prompts, as llm's first in a new one takes seconds to lay out its database."""
+
 
 class Refused(Exception):
     """llm printed a refusal."""
@@ -25,19 +28,18 @@ class Refused(Exception):
 
 def llm(url: str, *words: str) -> tuple[str, str]:
     """Return what `llm` prints, and what it prints on stderr."""
-    with tempfile.TemporaryDirectory() as home:
-        models = [
-            {
-                "model_id": "tandem",
-                "model_name": MODEL,
-                "api_base": url,
-                "supports_schema": True,
-                "supports_tools": True,
-            }
-        ]
-        (Path(home) / "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
-        words = ("-m", "tandem", "-o", "max_tokens", "200", *words)
-        said = CliRunner().invoke(cli, words, input="", env={"LLM_USER_PATH": home}, catch_exceptions=True)
+    models = [
+        {
+            "model_id": "tandem",
+            "model_name": MODEL,
+            "api_base": url,
+            "supports_schema": True,
+            "supports_tools": True,
+        }
+    ]
+    (Path(HOME.name) / "extra-openai-models.yaml").write_text(json.dumps(models))  # JSON is YAML
+    words = ("-m", "tandem", "-o", "max_tokens", "200", *words)
+    said = CliRunner().invoke(cli, words, input="", env={"LLM_USER_PATH": HOME.name}, catch_exceptions=True)
     if said.exit_code:
         raise (Refused if "400" in said.output else RuntimeError)(said.output, said.exception)
     return said.stdout, said.stderr
