@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from tandem.deployments.learning.report import Report
 from tandem.deployments.learning.shared import DECODE_S
 from tandem.deployments.modes.alone import draft_token_s
 from tandem.deployments.modes.base import Surroundings
+from tandem.deployments.modes.device import DeviceRouter
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.bill import Bill
+from tandem.deployments.request.forecast import Forecast
 from tandem.deployments.routing.assigner import Assigner
+from tandem.engine.config import Strict
+from tandem.policies.cost import Used
 from tandem.policies.routing.collaboration import collaboration
+from tandem.policies.routing.objectives import Estimate, Prediction
 from tandem.policies.routing.replica import routing
 
 
-def test_a_drafted_token_takes_as_long_as_is_known() -> None:
+def surroundings() -> Surroundings:
     assigner = Assigner(collaboration.create("explicit"), lambda: routing.create("jsq"), 8)
-    around = Surroundings(assigner, lambda: 0.5)
+    return Surroundings(assigner, lambda: 0.5)
+
+
+def test_a_drafted_token_takes_as_long_as_is_known() -> None:
+    around = surroundings()
     told = EndpointInfo("told", "told", "phone", decode_token_s=0.01, device=True)
     silent = EndpointInfo("silent", "silent", "phone", device=True)
     assert draft_token_s(around, silent) == DECODE_S
@@ -21,3 +36,24 @@ def test_a_drafted_token_takes_as_long_as_is_known() -> None:
         around.shared.device(device.name).decode.note(2 * DECODE_S)
     assert draft_token_s(around, told) == 0.01
     assert draft_token_s(around, silent) == 2 * DECODE_S
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "tpot_s"), [(0.4, 0.2), (0.4, 0.0), (0.0, 0.2)], ids=["both", "one token", "resumed"]
+)
+def test_what_came_of_a_device_is_learnt_as_of_one_alone(ttft_s: float, tpot_s: float) -> None:
+    around = surroundings()
+    expected = Prediction(Estimate(1.0), Estimate(0.1))
+    forecast = Forecast("device", "phone", expected, expected, ("device",), load=2, prompt_tokens=10)
+    report = Report(
+        "me", "phone", 5, True, Bill(1, Used(10, 5), 0.0),
+        mode="device", ttft_s=ttft_s, tpot_s=tpot_s, forecast=forecast,
+    )  # fmt: skip
+    part = DeviceRouter(Strict(), around)
+    part.learn(report, None)
+    times = around.shared.device("phone")
+    assert times.decode.value == pytest.approx(tpot_s / 2 if tpot_s else DECODE_S)
+    assert times.first.seen == (1 if ttft_s else 0)
+    for other in (replace(report, mode="cloud"), replace(report, forecast=None)):
+        part.learn(other, None)
+    assert times.first.seen == (1 if ttft_s else 0)

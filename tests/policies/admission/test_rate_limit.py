@@ -49,3 +49,4 @@ def test_a_limit_that_changes_forgives_nothing(limits: list[int], taken: int) ->
     for limit in limits:
         bucket.change(limit, 0.0)
         assert bucket.left(0.0) == limit - taken
+        assert bucket.full_s(0.0) == pytest.approx(60 * taken / limit)

@@ -268,6 +268,10 @@ class TestDecayingReserve:
         empty = load(2, running=False, tokens=110, received=0, longest=100, capacity=300)
         assert policy.choose(replace(empty, now_s=1e6)).tolist() == [0]
 
+    def test_newcomers_take_the_places_that_are_left(self) -> None:
+        crowd = load(4, running=[True, False, False, False], received=[50, 0, 0, 0], places=3)
+        assert DecayingReserve().choose(crowd).tolist() == [0, 1, 2]
+
     def test_a_request_that_never_fits_runs_alone(self) -> None:
         assert DecayingReserve().choose(load(2, running=False, capacity=10)).tolist() == [0]
 
