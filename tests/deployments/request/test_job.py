@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import get_type_hints
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +69,8 @@ def test_a_bill_has_each_side_at_its_price() -> None:
     assert bill == Bill(1, stats.used, 2000.0, 800.0, 5.0, 15.0)
     assert bill.server_usd == 2800.0
     assert stats.usd == 2815.0
+
+
+def test_the_time_per_token_is_of_those_after_the_first() -> None:
+    assert JobStats(ttft_s=0.5, total_s=0.9, tokens=3).tpot_s == pytest.approx(0.2)
+    assert JobStats(ttft_s=0.5, total_s=0.5, tokens=1).tpot_s == 0.0
