@@ -8,10 +8,10 @@ import pytest
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.learning.shared import DECODE_S
-from tandem.deployments.modes.alone import draft_token_s
+from tandem.deployments.modes.alone import draft_token_s, expected_tokens, target_alone
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.modes.device import DeviceRouter
-from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.forecast import Forecast
 from tandem.deployments.routing.assigner import Assigner
@@ -36,6 +36,21 @@ def test_a_drafted_token_takes_as_long_as_is_known() -> None:
         around.shared.device(device.name).decode.note(2 * DECODE_S)
     assert draft_token_s(around, told) == 0.01
     assert draft_token_s(around, silent) == 2 * DECODE_S
+
+
+def test_only_those_beyond_the_batch_limit_wait_for_a_place() -> None:
+    """An answer ends every 1/limit of the time that each takes, so four beyond wait for four such times."""
+    around = surroundings()
+
+    def first_s(sessions: int) -> float:
+        replica = EndpointInfo("verifier 1", "10.0.0.1:1", "verifier", "target", sessions=sessions)
+        return target_alone(around, RoutingRequest(), replica).ttft_s
+
+    limit = around.fleet.batch_limit
+    step_s = around.shared.target("target").step.step_s(limit)
+    each_s = expected_tokens(around, RoutingRequest()) * step_s / limit
+    assert first_s(0) == first_s(limit - 1)
+    assert first_s(limit + 3) - first_s(0) == pytest.approx(4 * each_s)
 
 
 @pytest.mark.parametrize(
