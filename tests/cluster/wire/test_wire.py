@@ -346,6 +346,13 @@ async def test_a_successor_listens_before_its_predecessor_ends(unused_tcp_port: 
             pass
 
 
+async def test_a_free_port_is_shared_with_nobody() -> None:
+    async with serve_engines({"null": NullEngine()}, "127.0.0.1:0") as endpoint:
+        port = int(endpoint.address.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(("127.0.0.1", port), reuse_port=True)
+
+
 async def test_nobody_there(unused_tcp_port: int) -> None:
     with pytest.raises(EngineStopped, match="no connection"):
         await connect(f"127.0.0.1:{unused_tcp_port}")
