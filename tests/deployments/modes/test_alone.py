@@ -8,7 +8,7 @@ import pytest
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.learning.shared import DECODE_S
-from tandem.deployments.modes.alone import draft_token_s, expected_tokens, target_alone
+from tandem.deployments.modes.alone import device_alone, draft_token_s, expected_tokens, target_alone
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.modes.device import DeviceRouter
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
@@ -72,3 +72,14 @@ def test_what_came_of_a_device_is_learnt_as_of_one_alone(ttft_s: float, tpot_s: 
     for other in (replace(report, mode="cloud"), replace(report, forecast=None)):
         part.learn(other, None)
     assert times.first.seen == (1 if ttft_s else 0)
+
+
+def test_a_device_is_shared_by_its_sessions() -> None:
+    around = surroundings()
+    told = EndpointInfo("phone", "phone", "phone", decode_token_s=0.05, prefill_token_s=0.01, device=True)
+    wanted = RoutingRequest(prompt_tokens=20)
+    found = device_alone(around, wanted, told)
+    assert found == (pytest.approx(20 * 0.01 + 0.05), pytest.approx(0.05), 0.0, False)
+    assert device_alone(around, wanted, told) is found, "nothing is reckoned twice for one request"
+    silent = EndpointInfo("silent", "silent", "phone", device=True)
+    assert device_alone(around, wanted, silent).assumed

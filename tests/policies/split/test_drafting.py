@@ -65,7 +65,9 @@ def test_plain_u_shape_never_drafts() -> None:
     assert draft(NoDraft(), [1.0]) == ()
 
 
-@pytest.mark.parametrize(("parameters", "which"), [({"eta": 1.1}, "eta"), ({"most": 0}, "most")])
+@pytest.mark.parametrize(
+    ("parameters", "which"), [({"eta": 1.1}, "eta"), ({"eta": -0.1}, "eta"), ({"most": 0}, "most")]
+)
 def test_a_threshold_is_a_probability(parameters: dict[str, float], which: str) -> None:
     with pytest.raises(ValueError, match=which):
         drafting.create("threshold", **parameters)
