@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from unittest.mock import Mock
 
 import pytest
@@ -79,3 +80,10 @@ def test_a_connection_that_is_lost_before_says_so(received: int) -> None:
     assert greeting.heard == []
     greeting.connection_lost(None)
     assert greeting.heard == ["the other side closed the connection before hello"]
+
+
+def test_small_frames_are_sent_at_once() -> None:
+    greeting = Heard()
+    with socket.socket() as tcp:
+        greeting.connection_made(Mock(asyncio.Transport, get_extra_info=Mock(return_value=tcp)))
+        assert tcp.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
