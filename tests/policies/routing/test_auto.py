@@ -91,6 +91,8 @@ def test_devices_are_preferred_that_would_answer_soonest() -> None:
     assert policy.preference(quick) < policy.preference(slow)
     assert policy.preference(replace(quick, sessions=9)) > policy.preference(slow)
     assert policy.preference(slow) < policy.preference(DeviceView("u", 0.0, 0)), "it does not tell its speed"
+    alone_s, shared_s = (policy.preference(replace(quick, sessions=n))[1] for n in (0, 1))
+    assert shared_s == pytest.approx(2 * alone_s)
 
 
 @pytest.mark.parametrize("wrong", [{"objective": "best"}, {"explore": 2.0}, {"change": -0.1}])

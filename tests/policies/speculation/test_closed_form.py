@@ -176,6 +176,20 @@ def test_what_is_not_chosen_is_tried_again_at_a_small_share_of_the_time() -> Non
     assert not any(ClosedForm(explore=0.0).choose(state) for _ in range(2000))
 
 
+def test_what_may_be_lost_in_trying_is_saved_anew_after_a_change() -> None:
+    cloud, drafts = replace(KNOWN_TARGET, alone_s=0.025, fused_share=1.0), KNOWN_TARGET
+
+    def before_a_try(policy: ClosedForm) -> int:
+        return next(n for n in range(10_000) if policy.choose(cloud) > 0)
+
+    saved = before_a_try(ClosedForm())
+    assert saved > 1
+    policy = ClosedForm()
+    assert not any(policy.choose(cloud) for _ in range(saved))
+    assert policy.choose(drafts) > 1
+    assert before_a_try(policy) == saved
+
+
 def test_its_target_tells_a_new_pair_of_the_others() -> None:
     target = TargetHistory()
     first, second = (PairHistory(StaticWindow(), target=target) for _ in range(2))
