@@ -8,7 +8,13 @@ import pytest
 
 from tandem.deployments.learning.report import Report
 from tandem.deployments.learning.shared import DECODE_S
-from tandem.deployments.modes.alone import device_alone, draft_token_s, expected_tokens, target_alone
+from tandem.deployments.modes.alone import (
+    device_alone,
+    draft_token_s,
+    expected_tokens,
+    learn_target,
+    target_alone,
+)
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.modes.device import DeviceRouter
 from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
@@ -72,6 +78,29 @@ def test_what_came_of_a_device_is_learnt_as_of_one_alone(ttft_s: float, tpot_s: 
     for other in (replace(report, mode="cloud"), replace(report, forecast=None)):
         part.learn(other, None)
     assert times.first.seen == (1 if ttft_s else 0)
+
+
+@pytest.mark.parametrize("load", [1, 8, 9])
+@pytest.mark.parametrize("steps", [True, False])
+def test_what_came_of_a_target_is_learnt_by_its_load(load: int, steps: bool) -> None:
+    around = surroundings()
+    expected = Prediction(Estimate(1.0), Estimate(0.1))
+    forecast = Forecast("cloud", None, expected, expected, ("cloud",), target="target", load=load)
+    came = Report(
+        "me", "", 5, True, Bill(1, Used(10, 5), 0.0),
+        mode="cloud", ttft_s=0.4, tpot_s=0.2, forecast=forecast,
+    )  # fmt: skip
+    times = around.shared.target("target")
+    for other in (replace(came, mode="device"), replace(came, forecast=None)):
+        learn_target(around, other, "cloud")
+    learn_target(around, came, "speculative")
+    learn_target(around, replace(came, ttft_s=0.0, tpot_s=0.0), "cloud")
+    assert (times.first.seen, times.step.seen) == (0, 0)
+    learn_target(around, came, "cloud", steps)
+    assert times.first.seen == (load <= around.fleet.batch_limit), (
+        "of those beyond it, the wait is no prefill"
+    )
+    assert times.step.seen == steps
 
 
 def test_a_device_is_shared_by_its_sessions() -> None:
