@@ -103,7 +103,7 @@ def test_what_came_of_a_target_is_learnt_by_its_load(load: int, steps: bool) -> 
     assert times.step.seen == steps
 
 
-def test_a_device_is_shared_by_its_sessions() -> None:
+def test_a_device_is_as_quick_as_it_tells() -> None:
     around = surroundings()
     told = EndpointInfo("phone", "phone", "phone", decode_token_s=0.05, prefill_token_s=0.01, device=True)
     wanted = RoutingRequest(prompt_tokens=20)

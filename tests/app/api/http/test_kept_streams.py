@@ -239,7 +239,7 @@ async def test_streams_without_a_client_make_room(
 ) -> None:
     first = events((await http.post(PATH, json=CHAT)).text)
     size = sum(len(f"id: {id}\ndata: {data}\n\n".encode()) for id, data in first)
-    monkeypatch.setattr(kept_streams, "MOST_BYTES", size)  # of one token, the second is no larger by itself
+    monkeypatch.setattr(kept_streams, "MOST_BYTES", size)  # the second, of one token, fits by itself
     second = events((await http.post(PATH, json=CHAT | {"max_tokens": 1})).text)
     assert isinstance(backend.streams, StreamCopies)
     await backend.streams.forget([("anonymous", first[0][0].partition(":")[0])])

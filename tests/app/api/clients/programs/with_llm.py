@@ -17,7 +17,7 @@ def weather(city: str) -> str:
 """
 
 HOME = tempfile.TemporaryDirectory()
-"""A user's folder: one for all prompts, as llm's first in a new one takes seconds to lay out its database."""
+"""A user's folder, shared by all prompts: in a new one llm spends seconds on laying out its database."""
 
 
 class Refused(Exception):
