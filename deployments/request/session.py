@@ -150,11 +150,7 @@ class EndpointSession(Session):
     )
 
     def __init__(
-        self,
-        endpoint: EndpointInfo,
-        context: RequestContext,
-        expendable: bool = False,
-        replaceable: bool = False,
+        self, endpoint: EndpointInfo, context: RequestContext, expendable: bool, replaceable: bool
     ) -> None:
         self.endpoint = endpoint
         self.lost = self.full = self.refused = self._gone = self._answered = self._silent = False

@@ -36,7 +36,7 @@ def session_at(endpoint: EndpointInfo, engine: Engine, stats: JobStats) -> Endpo
     async def dial(_: EndpointInfo) -> Engine:
         return engine
 
-    return EndpointSession(endpoint, RequestContext(Reach(dial), stats))
+    return EndpointSession(endpoint, RequestContext(Reach(dial), stats), False, False)
 
 
 @given(tokens=st.integers(1, 400), share=st.floats(0, 0.999))

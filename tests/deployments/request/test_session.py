@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from tandem.deployments.request.assignment import EndpointInfo, EndpointLost
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
 from tandem.deployments.request.job import JobStats
-from tandem.deployments.request.session import EndpointSession, Reach, RequestContext
+from tandem.deployments.request.session import EndpointSession, EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.timeouts import Timeouts
 from tandem.engine.base import (
     Engine,
+    EngineStats,
     EngineStopped,
+    Extend,
     Forward,
     Forwarded,
     InvalidRequest,
     NoCapacity,
+    Operation,
     Sampling,
     Tensor,
+    TokenLogprob,
     Tokens,
     UnknownSession,
+    Verdict,
 )
 from tandem.engine.null.engine import NullEngine, NullSession
+from tandem.policies.reader.stall_timeout import FLOOR_S, PROBE_S, QUIET_S
 from tests.deployments.faults import PROMPT, Failing
 
 pytestmark = pytest.mark.virtual_time
@@ -69,7 +76,8 @@ def endpoint_session(
 
     endpoint = EndpointInfo(pool, "here:1", pool)
     report = (gone if gone is not None else []).append
-    return EndpointSession(endpoint, RequestContext(Reach(dial, report), JobStats(), timeouts), expendable)
+    context = RequestContext(Reach(dial, report), JobStats(), timeouts)
+    return EndpointSession(endpoint, context, expendable, replaceable=False)
 
 
 async def test_a_session_that_the_mode_has_cancelled_is_not_cancelled_again() -> None:
@@ -79,10 +87,11 @@ async def test_a_session_that_the_mode_has_cancelled_is_not_cancelled_again() ->
     await place.cancel()
     await place.close()
     assert engine.cancels == 1
-    await place.open(PROMPT, Sampling(max_tokens=4))
+    await place.open(PROMPT, Sampling(max_tokens=4), [20])
     await place.close()
     await place.close()
     assert engine.cancels == 2
+    assert place._context.stats.used.server_in == 2 * len(PROMPT) + 1
     assert (await engine.stats()).sessions == 0
 
 
@@ -184,7 +193,7 @@ async def test_answers_are_received_in_the_order_in_which_states_were_sent() -> 
     assert (engine.started, place.on_their_way) == ([0, 3, 6], 3)
     engine.let.set()
     assert [(await place.receive()).forwarded.batch_tokens for _ in range(2)] == [3, 3]
-    assert (place.on_their_way, used.server_in) == (1, 6)
+    assert (place.on_their_way, used.server_in, used.server_out) == (1, 6, 0)
     assert (await place.receive()).rows == STATES.shape[0]
     place.send(9, STATES, 0)
     await place.close()
@@ -219,7 +228,7 @@ async def test_what_rounds_give_is_billed_and_what_is_only_taken_in_is_not() -> 
     await place.open(PROMPT, Sampling(max_tokens=50))
     verdict = await place.verify([20, 21])
     assert (used.server_in, used.server_out) == (len(PROMPT), len(verdict.ids))
-    drafts = await place.draft(len(verdict.ids), [], 3)
+    drafts = await place.draft(len(verdict.ids), [22], 3)
     given_out = len(verdict.ids) + len(drafts.ids)
     assert used.server_out == given_out
     await place.extend(len(verdict.ids), [30, 31])
@@ -241,3 +250,218 @@ async def test_only_states_that_were_wanted_back_tell_how_fast_it_answers() -> N
     assert limits_s[0] == timeouts.first_s, "it has answered nothing yet"
     assert limits_s[1] != timeouts.first_s
     assert limits_s[2] != timeouts.first_s
+
+
+class Late(NullEngine):
+    """Gives its first `prompt` tokens at once and the next one after `takes_s`. silent: it does not answer probes."""
+
+    def __init__(self, takes_s: float, silent: bool = False, prompt: int = 1) -> None:
+        super().__init__()
+        self.takes_s, self.silent, self.prompt = takes_s, silent, prompt
+
+    async def stats(self) -> EngineStats:
+        if self.silent:
+            await asyncio.Event().wait()
+        return await super().stats()
+
+    class session_class(NullSession):
+        _engine: Late
+
+        async def generate(self) -> AsyncGenerator[Tokens, None]:
+            given = 0
+            async for tokens in super().generate():
+                if given == self._engine.prompt:
+                    await asyncio.sleep(self._engine.takes_s)
+                given += 1
+                yield tokens
+
+
+class Waiting:
+    """A session at an endpoint, and what became of it. asked: how often the router was asked for another endpoint."""
+
+    def __init__(
+        self, engine: Engine, replaceable: bool, other: bool = False, looks_s: float = 0.0, **where: Any
+    ) -> None:
+        """other, looks_s: whether there is another endpoint by now, and how long the router takes to say so."""
+        self.asked = 0
+
+        async def dial(endpoint: EndpointInfo) -> Engine:
+            return engine
+
+        async def replaces(endpoint: EndpointInfo) -> bool:
+            self.asked += 1
+            await asyncio.sleep(looks_s)
+            return other
+
+        reach = Reach(dial, replaces=replaces)
+        self.context = RequestContext(reach, JobStats(), Timeouts(first_s=100.0, step_s=50.0, open_s=30.0))
+        endpoint = EndpointInfo("there", "here:1", where.pop("pool", "verifier"), **where)
+        self.session = EndpointSession(endpoint, self.context, False, replaceable)
+
+    async def decode(self) -> str:
+        """Return why the endpoint was lost; "" if it was not."""
+        try:
+            await self.session.open(PROMPT, Sampling(max_tokens=4))
+            async for _ in self.session.generate():
+                pass
+        except EndpointLost as error:
+            return str(error)
+        return ""
+
+
+SILENT_S = QUIET_S + PROBE_S
+
+
+@pytest.mark.parametrize("replaceable", [False, True])
+@pytest.mark.parametrize("prompt", [0, 1])
+async def test_an_endpoint_that_is_late_and_says_that_it_goes_on_is_waited_for(
+    replaceable: bool, prompt: int
+) -> None:
+    waiting = Waiting(Late(FLOOR_S - 0.5, prompt=prompt), replaceable, other=True)
+    assert await waiting.decode() == ""
+    assert not waiting.asked
+
+
+@pytest.mark.parametrize(
+    ("replaceable", "other", "looks_s", "given_up_s"),
+    [
+        (True, False, 0.0, SILENT_S),
+        (False, True, 0.0, SILENT_S),
+        (False, True, 20.0, SILENT_S + 20.0),
+        (False, False, 97.0, 100.0),
+    ],
+)
+async def test_a_silent_endpoint_is_given_up_once_another_can_go_on(
+    replaceable: bool, other: bool, looks_s: float, given_up_s: float
+) -> None:
+    waiting = Waiting(Late(1e6, silent=True, prompt=0), replaceable, other, looks_s)
+    assert f"within {given_up_s:g} s" in await waiting.decode()
+    assert asyncio.get_running_loop().time() == pytest.approx(given_up_s)
+    assert waiting.asked == (not replaceable), "once at a time"
+
+
+@pytest.mark.parametrize(("silent", "doubled"), [(True, 1), (False, 2)])
+async def test_only_endpoints_that_are_there_and_late_make_it_wait_longer_for_others(
+    silent: bool, doubled: int
+) -> None:
+    waiting = Waiting(Late(1e6, silent), replaceable=True)
+    assert f"no answer to decode within {SILENT_S if silent else FLOOR_S:g} s" in await waiting.decode()
+    assert waiting.context.patience.next_s(0.0, True, 0.0) == doubled * FLOOR_S
+
+
+class Closed(NullEngine):
+    """Admits nobody, and says so neither."""
+
+    async def open(self, *asked: Any) -> NullSession:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("device", "replaceable", "limit_s"),
+    [(True, True, FLOOR_S), (True, False, 30.0), (False, True, 30.0), (False, False, 30.0)],
+)
+async def test_only_a_device_that_can_be_replaced_is_waited_for_no_longer_than_usual(
+    device: bool, replaceable: bool, limit_s: float
+) -> None:
+    """A verifier's load would only move to another one."""
+    waiting = Waiting(Closed(), replaceable, device=device)
+    assert f"no answer to open within {limit_s:g} s" in await waiting.decode()
+    slow = Waiting(Closed(), replaceable, device=device, prefill_token_s=2.0)
+    usual_s = 3 * 2.0 * len(PROMPT) if device and replaceable else 30.0
+    assert f"no answer to open within {usual_s:g} s" in await slow.decode()
+
+
+@pytest.mark.parametrize(("replaceable", "limit_s"), [(True, SILENT_S), (False, Timeouts().connect_s)])
+async def test_an_endpoint_that_can_be_replaced_is_dialled_no_longer_than_a_silent_one(
+    replaceable: bool, limit_s: float
+) -> None:
+    async def dial(endpoint: EndpointInfo) -> Engine:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    context = RequestContext(Reach(dial), JobStats())
+    session = EndpointSession(EndpointInfo("v", "here:1", "verifier"), context, False, replaceable)
+    with pytest.raises(EndpointLost, match=f"no answer to connect within {limit_s:g} s"):
+        await session.connect()
+
+
+async def test_an_endpoint_that_was_full_once_is_remembered_as_full() -> None:
+    class FullAtFirst(NullEngine):
+        full = True
+
+        async def open(self, *asked: Any) -> NullSession:
+            if self.full:
+                self.full = False
+                raise NoCapacity("full")
+            return await super().open(*asked)
+
+    place = endpoint_session(FullAtFirst())
+    with pytest.raises(NoCapacity):
+        await place.open(PROMPT, Sampling())
+    assert place.full
+    await place.open(PROMPT, Sampling(max_tokens=4))
+    with pytest.raises(InvalidRequest):
+        await place.extend(100, [20])
+    assert (place.full, place.refused) == (True, False)
+
+
+async def test_an_endpoint_of_no_use_is_lost_and_not_gone() -> None:
+    gone: list[EndpointInfo] = []
+    place = endpoint_session(NullEngine(), gone=gone)
+    assert str(place.unfit("of another vocabulary")) == str(
+        EndpointLost(place.endpoint, "of another vocabulary")
+    )
+    assert place.lost
+    assert not gone
+
+
+async def test_an_endpoint_that_came_later_can_be_done_without_and_replaced() -> None:
+    async def dial(endpoint: EndpointInfo) -> Engine:
+        return Closed()
+
+    here, later = (EndpointInfo(name, name, "device", device=True) for name in ("here", "later"))
+    context = RequestContext(Reach(dial), JobStats())
+    sessions = EndpointSessions(Assignment("cloud", {"target": here}), context)
+    added = sessions.at(later)
+    assert sessions.all == [sessions["target"], added]
+    with pytest.raises(EndpointLost, match=f"no answer to open within {FLOOR_S:g} s"):
+        await added.open(PROMPT, Sampling())
+
+
+async def test_scores_are_taken_in_and_the_targets_own_token_is_taken_back() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Scoring(NullEngine):
+        class session_class(NullSession):
+            async def call(self, operation: Operation[Any]) -> Any:
+                if isinstance(operation, Extend):
+                    asked.append((operation.position, len(operation.ids)))
+                    return None
+                return Verdict(2, [20, 21, 3], None, [TokenLogprob(-1.0)] * 3)
+
+    place = endpoint_session(Scoring())
+    used = place._context.stats.used
+    await place.open(PROMPT, Sampling(max_tokens=50))
+    assert await place.score(4, [20, 21]) == [TokenLogprob(-1.0)] * 2
+    assert asked == [(6, 0)]
+    assert (used.server_in, used.server_out) == (len(PROMPT) + 2, 0)
+
+
+async def test_an_engine_is_told_how_long_the_request_has_waited_elsewhere() -> None:
+    told: list[float] = []
+
+    class Told(NullEngine):
+        async def open(
+            self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()
+        ) -> NullSession:
+            told.append(sampling.waited_s)
+            return await super().open(prompt, sampling, log)
+
+    engine = Told()
+    place = endpoint_session(engine)
+    await place.open(PROMPT, Sampling(max_tokens=4))
+    place._context.waited_s = 1.5
+    await place.open(PROMPT, Sampling(max_tokens=4))
+    assert told == [0.0, 1.5]
+    assert place.info is engine.info
