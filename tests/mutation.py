@@ -7,9 +7,9 @@ Mutants are drawn from policies, modes, requests and the wire. Each is judged by
 the others that mirror its folder, then by those elsewhere below the simulator that import the module, and by those of
 the documentation, which has every setting's default. What needs Ray or is slow takes no part.
 
-Not drawn, as no test ought to notice them: flags of `@dataclass`, defaults in the bodies of protocols, which nobody
-runs, and ±1 of a number of at least `LARGE` in a constant of a module or class or a default of settings; the wire's
-format is no matter of taste.
+Not drawn, as no test ought to notice them: flags of `@dataclass`, stars of parameters and arguments, defaults in the
+bodies of protocols, which nobody runs, and ±1 of a number of at least `LARGE` in a constant of a module or class or a
+default of settings; the wire's format is no matter of taste.
 Some of the others are equivalent to the original all the same, so the bar is nine in ten.
 """
 
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Annotated, NamedTuple
@@ -116,9 +117,19 @@ def mutant(root: Path, module: Path, random: Random) -> Mutant | None:
         assert changed is not None
         before = code[: _first_difference(code, changed)]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n") - 1
+        if name.startswith("ReplaceBinaryOperator_Mul") and _products(changed) >= _products(code):
+            continue
         if not any(start <= (line, column) < end for start, end in taste):
             return Mutant(module, name, line, changed.splitlines()[line - 1].strip(), changed)
     return None
+
+
+def _products(code: str) -> float:
+    """Return the number of multiplications in a file; infinite if it is none, as where `*` stood before arguments."""
+    try:
+        return sum(isinstance(node, ast.Mult) for node in ast.walk(ast.parse(code)))
+    except SyntaxError:
+        return inf
 
 
 def _is_large(node: ast.AST) -> bool:

@@ -128,7 +128,6 @@ class Deadline:
         self._limit_at = self._late_at = float("inf")
         if not self._expired or task is None:
             return False
-        self._expired = False
         return task.uncancel() <= self._cancelling
 
     def expire(self) -> None:
