@@ -357,6 +357,18 @@ async def test_peers_forget_who_is_gone(unused_tcp_port: int) -> None:
     await peers.close()
 
 
+async def test_peers_close_while_one_of_them_is_dialled_in_vain(unused_tcp_port: int) -> None:
+    peers = Peers()
+    async with serve_engines({"a": NullEngine()}) as endpoint:
+        there = await peers.connection(endpoint.address)
+        dialling = asyncio.create_task(peers.connection(f"127.0.0.1:{unused_tcp_port}"))
+        await asyncio.sleep(0)
+        await peers.close()
+        assert there.closed.done()
+    with pytest.raises(EngineStopped):
+        await dialling
+
+
 async def test_a_connection_that_ends_late_does_not_undo_the_next_one() -> None:
     peers = Peers()
     async with serve_engines({"a": NullEngine()}) as endpoint:
