@@ -54,7 +54,7 @@ def test_free_is_free() -> None:
 
 
 def test_an_engine_that_tells_nothing_is_idle() -> None:
-    assert Load() == IDLE == Load(0, 0, 0, 1, 0, 0, 0, None, 0.0)
+    assert Load() == IDLE == Load(0, 0, 0, 1, 0, 0, 0, None, 0.0, 0, None)
 
 
 def test_a_load_is_what_the_stats_say() -> None:
@@ -131,7 +131,7 @@ def test_a_request_that_says_nothing() -> None:
         0,
         0.0,
     )
-    assert (asked.lost, asked.full) == ((), ())
+    assert (asked.lost, asked.full, asked.priority) == ((), (), 0)
     assert (asked.mode, asked.device, asked.budget, asked.exchange_rate, asked.modes, asked.devices) == (
         None,
     ) * 6

@@ -188,6 +188,22 @@ def test_nobody_is_late_while_nobody_can_be_reached(limit_s: float, away_s: floa
     run(main())
 
 
+def test_a_short_limit_looks_ten_times_a_second_whether_anybody_can_be_reached() -> None:
+    async def main() -> None:
+        loop, looked_s = asyncio.get_running_loop(), list[float]()
+
+        def reached_s() -> float:
+            looked_s.append(loop.time())
+            return inf if loop.time() < 1.0 else 1.0
+
+        deadline = Deadline(loop, reached_s)
+        assert not await wait(deadline, 0.01, 9.0)
+        assert looked_s == pytest.approx([0.01 + 0.1 * n for n in range(11)])
+        deadline.close()
+
+    run(main())
+
+
 def test_a_wait_that_is_late_is_told_of_again_and_again() -> None:
     async def main() -> None:
         loop, told = asyncio.get_running_loop(), list[float]()
