@@ -1,4 +1,4 @@
-"""Times of a device that answers alone: what it says of itself, else what was measured, else what is assumed."""
+"""Answers by one endpoint: what it says of its times, else what was measured, else what is assumed; and costs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from dataclasses import replace
 import pytest
 
 from tandem.deployments.learning.report import Report
-from tandem.deployments.learning.shared import DECODE_S
+from tandem.deployments.learning.shared import DECODE_S, FIRST_S, PREFILL_S, SESSION_S, STEP_S, TOKEN_S
 from tandem.deployments.modes.alone import (
+    by_target,
     device_alone,
     draft_token_s,
     expected_tokens,
+    kind_of,
     learn_target,
     target_alone,
 )
 from tandem.deployments.modes.base import Surroundings
 from tandem.deployments.modes.device import DeviceRouter
-from tandem.deployments.request.assignment import EndpointInfo, RoutingRequest
+from tandem.deployments.request.assignment import EndpointInfo, Prices, RoutingRequest
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.forecast import Forecast
 from tandem.deployments.routing.assigner import Assigner
 from tandem.engine.config import Strict
-from tandem.policies.cost import Used
+from tandem.policies.cost import PerToken, Used
 from tandem.policies.routing.collaboration import collaboration
-from tandem.policies.routing.objectives import Estimate, Prediction
+from tandem.policies.routing.objectives import Estimate, Leaves, Prediction
 from tandem.policies.routing.replica import routing
 
 
@@ -112,3 +114,96 @@ def test_a_device_is_as_quick_as_it_tells() -> None:
     assert device_alone(around, wanted, told) is found, "nothing is reckoned twice for one request"
     silent = EndpointInfo("silent", "silent", "phone", device=True)
     assert device_alone(around, wanted, silent).assumed
+
+
+WANTED = RoutingRequest("cloud", prompt_tokens=50, sent=6, reader_rate=4.0)
+PRICES = Prices(PerToken(1e-6, 2e-6), exchange_rate=1e-3)
+
+
+def test_an_answer_by_a_target_costs_what_it_takes_in_and_gives_out_and_delays_the_others() -> None:
+    around = surroundings()
+    replica = EndpointInfo("verifier 1", "10.0.0.1:1", "verifier", "target", sessions=3)
+    tokens = expected_tokens(around, WANTED)
+    untold = by_target(around, WANTED, replica, PRICES)
+    assert (untold.ttft_s.value, untold.tpot_s.value) == (
+        pytest.approx(FIRST_S + 56 * TOKEN_S),
+        pytest.approx(STEP_S + 4 * SESSION_S),
+    )
+    assert (untold.others_s, untold.assumed, untold.rate) == (0.0, True, 4.0)
+    assert untold.usd.value == pytest.approx(56 * 1e-6 + round(tokens) * 2e-6)
+    assert untold.tokens == tokens == 128.0
+    times = around.shared.target("target")
+    for sessions, seconds in ((1, 0.01), (9, 0.05), (1, 0.01)):
+        times.step.note(sessions, seconds)
+    for _ in range(2):
+        times.first.note(50, 0.4)
+    times.rates.extend([0.0, 1.0])  # one waits for the end, the other reads slowly
+    told = by_target(around, replace(WANTED), replica, PRICES)
+    assert told.others_s == pytest.approx(4 * 0.5 * times.step.token_s * (tokens + 50))
+    assert told.others_s > 0.0
+    assert not told.assumed
+
+
+def test_what_others_prompts_still_take_comes_before_a_first_token() -> None:
+    around = surroundings()
+    fleet = around.fleet
+    assert isinstance(fleet, Assigner)
+    replica = EndpointInfo("verifier 1", "10.0.0.1:1", "verifier", "target")
+    fleet._prompts[replica.key] = (100.0, fleet._now_s)
+    first_s = target_alone(around, RoutingRequest(prompt_tokens=50), replica).ttft_s
+    assert first_s == pytest.approx(FIRST_S + 150 * TOKEN_S)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_answer_by_a_device_costs_energy_and_lacks_what_its_model_does_not_know(told: bool) -> None:
+    around = surroundings()
+    speed = {"decode_token_s": 0.05, "prefill_token_s": 0.01} if told else {}
+    phone = EndpointInfo(
+        "phone",
+        "phone",
+        "phone",
+        "small",
+        rtt_s=0.02,
+        device=True,
+        joules=PerToken(0.5, 2.0),
+        load_s=3.0,
+        **speed,
+    )
+    if not told:
+        for _ in range(2):
+            around.shared.device("phone").first.note(56, 0.6)
+            around.shared.device("phone").decode.note(0.07)
+    around.shared.agreement("small").note(60, 100)
+    expected = DeviceRouter(Strict(), around).predict(WANTED, {"device": phone}, PRICES)
+    tokens = expected_tokens(around, WANTED)
+    assert expected.ttft_s.value == pytest.approx(3.0 + (0.02 + 56 * 0.01 + 0.05 if told else 0.6))
+    assert expected.tpot_s.value == pytest.approx(0.05 if told else 0.07)
+    joules = 56 * 0.5 + round(tokens) * 2.0
+    assert (expected.joules.value, expected.usd.value) == (joules, pytest.approx(joules * 1e-3))
+    assert expected.lost == around.shared.agreement("small").lost
+    assert (expected.leaves, expected.tokens, expected.rate) == (Leaves.NOTHING, tokens, 4.0)
+    assert not expected.assumed
+
+
+def test_a_device_that_was_seen_once_counts_as_assumed() -> None:
+    around = surroundings()
+    silent = EndpointInfo("silent", "silent", "phone", rtt_s=0.02, device=True)
+    unseen = device_alone(around, WANTED, silent)
+    assert unseen == (pytest.approx(0.02 + 56 * PREFILL_S + DECODE_S), DECODE_S, 0.0, True)
+    around.shared.device("silent").first.note(56, 0.6)
+    around.shared.device("silent").decode.note(0.07)
+    assert device_alone(around, replace(WANTED), silent) == (pytest.approx(0.6), 0.07, 0.0, True)
+    around.shared.device("silent").first.note(56, 0.6)
+    assert not device_alone(around, replace(WANTED), silent).assumed
+
+
+def test_requests_of_one_account_about_as_long_are_of_one_kind() -> None:
+    around = surroundings()
+    kinds = [
+        kind_of(around, RoutingRequest(account=account, max_tokens=most, prompt_tokens=prompt))
+        for account, most, prompt in (
+            ("me", 100, 50), ("me", 127, 63), ("me", 128, 50), ("me", 100, 64), ("you", 100, 50)
+        )
+    ]  # fmt: skip
+    assert kinds[0] == kinds[1]
+    assert len(set(kinds)) == 4
