@@ -486,6 +486,16 @@ async def test_a_refusal_for_good_ends_the_dialling() -> None:
     refused.transport.abort.assert_called_once()
 
 
+@pytest.mark.virtual_time
+async def test_a_connection_that_four_processes_do_not_know_is_lost() -> None:
+    """It is dialled again at once, as another process may listen at the address."""
+    unknown = Unlucky(0, frames.Error.of(frames.UnknownConnection("no such connection")))
+    began_s = asyncio.get_running_loop().time()
+    with pytest.raises(frames.UnknownConnection):
+        await unknown.dial_again(ResumeBuffer(b"name", 1.0, 1000))
+    assert unknown.at_s == [began_s] * 4
+
+
 def test_hello_tells_how_much_was_received() -> None:
     dialler = Dialler("nowhere:1", "t", None, PATIENT, {}, b"me")
     new = dialler._hello(None)

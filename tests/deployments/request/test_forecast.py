@@ -31,3 +31,13 @@ def test_a_time_is_held_against_its_interval(ttft_s: float, held: bool) -> None:
     assert FORECAST._replace(expected=expected).compared(ttft_s, 0.0, 0) == [
         Compared("ttft_s", pytest.approx(ttft_s / 0.2), held)
     ]
+
+
+def test_an_interval_has_its_ends() -> None:
+    expected = Estimate(0.2, noise=0.3)
+    held = FORECAST._replace(expected=EXPECTED._replace(ttft_s=expected))
+    assert [held.compared(end_s, 0.0, 0)[0].held for end_s in expected.interval] == [True, True]
+
+
+def test_without_a_target_nothing_is_expected_of_it() -> None:
+    assert (FORECAST.target, FORECAST.load, FORECAST.prompt_tokens, FORECAST.token_s) == ("", 0, 1, 0.0)

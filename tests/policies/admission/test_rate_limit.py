@@ -50,3 +50,14 @@ def test_a_limit_that_changes_forgives_nothing(limits: list[int], taken: int) ->
         bucket.change(limit, 0.0)
         assert bucket.left(0.0) == limit - taken
         assert bucket.full_s(0.0) == pytest.approx(60 * taken / limit)
+
+
+def test_what_is_given_back_can_be_taken_again_up_to_the_limit() -> None:
+    bucket = RateLimit(60)
+    bucket.take(50, 0.0)
+    bucket.give(20, 0.0)
+    assert bucket.left(0.0) == 30
+    bucket.give(20, 5.0)
+    assert bucket.left(5.0) == 55
+    bucket.give(20, 5.0)
+    assert bucket.left(5.0) == 60
