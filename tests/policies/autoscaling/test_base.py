@@ -119,3 +119,24 @@ def test_a_policy_is_told_how_long_starts_take() -> None:
     scaler.decide(PoolState(1.0, 2, ONE))
     scaler.decide(PoolState(21.0, 2, (*ONE, ReplicaState("b"))))
     assert policy.told == 20.0
+
+
+def test_a_pool_is_one_replica_unless_its_bounds_say_otherwise() -> None:
+    policy = Wishes()
+    policy.next = 5.0
+    assert Autoscaler(policy, Bounds()).decide(PoolState(0.0, 1, ONE)) == 1
+    assert (Bounds().min_replicas, Bounds().max_replicas, Bounds().upscale_delay_s) == (1, 1, 0.0)
+
+
+def test_a_replica_that_has_told_nothing_works_on_nothing() -> None:
+    told = ReplicaState("a")
+    assert (told.sessions, told.backlog, told.reading, told.starving, told.kv_wanted) == (0.0,) * 5
+    assert (told.prefilled, told.generated, told.base_s, told.token_s) == (0.0,) * 4
+    assert (told.kv_capacity, told.places) == (1.0, 1.0), "nothing is divided by nothing"
+
+
+def test_the_first_replica_that_reports_has_taken_its_start() -> None:
+    starts = Starts()
+    starts.see(0.0, 1, 0)
+    starts.see(20.0, 1, 1)
+    assert starts.seconds == 20.0

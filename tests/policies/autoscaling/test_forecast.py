@@ -6,10 +6,11 @@ import math
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from tandem.policies.autoscaling import PoolState, ReplicaState, autoscaling
-from tandem.policies.autoscaling.forecast import Forecasts, History
+from tandem.policies.autoscaling.forecast import FLOOR, LEAST, SAMPLE_S, Forecasts, History
 
 TOKEN_S = 1e-3
 SEASON_S = 600.0
@@ -99,6 +100,35 @@ def test_starts_may_become_slower_and_faster() -> None:
         start_s = (30.0, 60.0, 15.0)[sample // 40 % 3]
         forecasts.note(5.0 * sample, 1.0 + sample % 2, start_s)
         assert sample < 50 or 1.0 <= forecasts.needed < 3.0
+
+
+@pytest.mark.parametrize("season_s", [100.0, 86_400.0])
+def test_a_season_is_smoothed_over_an_hour_and_three_of_a_day(season_s: float) -> None:
+    """Half of it on either side."""
+    forecasts = Forecasts(0.9, season_s, 2)
+    samples = season_s / SAMPLE_S
+    assert forecasts._smooth == [max(1, round(samples / 48)), max(1, round(samples / 16))]
+
+
+def test_earlier_seasons_are_looked_up_around_the_same_moment() -> None:
+    forecasts = Forecasts(0.9, 20 * SAMPLE_S, 3)
+    values = np.arange(50.0)
+    assert forecasts._earlier(values, 19, 2) is None, "the first one is not over"
+    assert forecasts._earlier(values, 20, 2) == pytest.approx((0 + 1 + 2) / 3)
+    assert forecasts._earlier(values, 31, 2) == pytest.approx(11.0)
+    assert forecasts._earlier(values, 52, 2) == pytest.approx((12.0 + 32.0) / 2)
+    assert forecasts._earlier(values, 75, 2) == pytest.approx((15.0 + 35.0) / 2), "55 has not come"
+
+
+def test_a_sharp_season_is_forecast_to_the_sample() -> None:
+    """Work comes in one sample of twenty: a start's time before it, the pool is told."""
+    forecasts = Forecasts(0.9, 20 * SAMPLE_S, 3)
+    for sample in range(60):
+        forecasts._values.add(float(sample % 20 == 10))
+    narrow = len(forecasts.PAST_S)  # the season as it was, smoothed over three samples
+    said = {ahead: forecasts._forecast(ahead)[narrow] for ahead in (1, 9, 10, 11, 12, 13)}
+    most, least = 1 / 3, max(LEAST, FLOOR / 20)
+    assert [said[ahead] for ahead in (9, 10, 11, 12, 13)] == pytest.approx([least, most, most, most, least])
 
 
 def test_the_latest_numbers_by_hand() -> None:

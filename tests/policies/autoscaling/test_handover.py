@@ -37,3 +37,5 @@ def test_room_is_places_and_memory() -> None:
     assert room(8, 12, 4, 100, 100) == 0
     assert room(8, 3, 0, 40, 100) == 2, "three hold 60 blocks"
     assert room(8, 0, 0, 100, 100) == 8
+    assert room(8, 1, 0, 40, 100) == 0, "one holds 60 blocks, and there are 40"
+    assert room(8, 2, 2, 40, 100) == 6, "what none of them holds says nothing"

@@ -52,7 +52,7 @@ def test_it_wants_what_ray_serve_wants(sessions: list[int], waiting: int, target
 
 def test_it_looks_back() -> None:
     policy = autoscaling.create("ongoing_requests", target=1, look_back_s=10)
-    for second, sessions in ((0, 8), (5, 4), (11, 0)):
+    for second, sessions in ((0, 8), (1, 4), (11, 0)):
         wanted = policy.desired(PoolState(second, 1, (ReplicaState("a", sessions=sessions),)))
     assert wanted == pytest.approx(2.0), "4 and 0: the 8 are over"
 
@@ -60,3 +60,11 @@ def test_it_looks_back() -> None:
 def test_no_target_is_none() -> None:
     with pytest.raises(ValueError, match="above 0 sessions"):
         autoscaling.create("ongoing_requests", target=0)
+
+
+def test_two_sessions_a_replica_over_half_a_minute_unless_told_otherwise() -> None:
+    policy = autoscaling.create("ongoing_requests")
+    for second, sessions in ((0, 8), (5, 4)):
+        assert policy.desired(PoolState(second, 1, (ReplicaState("a", sessions=sessions),)))
+    assert policy.desired(PoolState(30, 1, (ReplicaState("a", sessions=0),))) == pytest.approx(12 / 3 / 2)
+    assert policy.desired(PoolState(31, 1, (ReplicaState("a", sessions=2),))) == pytest.approx(6 / 3 / 2)
