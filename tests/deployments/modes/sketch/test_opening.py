@@ -51,7 +51,7 @@ def opening(target: Any) -> Opening:
 
 async def test_tokens_come_as_they_are_written() -> None:
     made = opening(target := Target([5, 6, 7, EOS]))
-    assert (made.begun, made.fresh()) == (False, [])
+    assert (made.begun, made.fresh(), made.whole) == (False, [], False)
     await asyncio.sleep(1.5)
     assert (made.begun, made.fresh(), made.fresh()) == (True, [5], [])
     assert [ids async for ids in made.rest()] == [[6], [7]]

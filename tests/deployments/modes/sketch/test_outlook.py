@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.deployments.modes.sketch.outlook import Sketches, mixed
+from tandem.deployments.modes.sketch.opening import IDLE
+from tandem.deployments.modes.sketch.outlook import NOTE, Plan, Sketches, mixed, outlook
 from tandem.deployments.modes.sketch.questions import SketchTaught
+from tandem.deployments.request.assignment import Prices
+from tandem.policies.cost import PerToken
 from tandem.policies.routing.objectives import Estimate, Prediction
+from tandem.policies.sketch.sketch_length import SketchDecision, SketchState
 
 SKETCHED = Prediction(
     Estimate(2.0, noise=0.1),
@@ -53,3 +57,39 @@ def test_a_mixture_lies_between_the_two(share: float) -> None:
     assert found.lost.value == pytest.approx(0.2 * share)
     assert found.others_s == pytest.approx(4.0 - 3.0 * share)
     assert (found.ttft_s.noise, found.tokens, found.rate) == (0.1, 400.0, 10.0)
+
+
+def plan(queue: float, read_token_s: float = 0.0) -> Plan:
+    """Return a plan of a sketch of 40 tokens, which are written in 2 s; the answer is complete after 12 s."""
+    state = SketchState(400, lambda tokens: 0.05 * tokens, lambda tokens: 0.0, (), 1)
+    choice = SketchDecision(40, "small", 12.0, None)
+    return Plan(choice, state, queue, 60, PerToken(0.01, 0.02), read_token_s)
+
+
+PRICES = Prices(PerToken(1e-6, 2e-6), exchange_rate=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("queue", "read_token_s", "wait_s"),
+    [
+        (IDLE, 0.0, 2.0 + NOTE * 10.0),  # sketch, then its first note's share of the rest
+        (IDLE, 0.05, 2.0 + 100 * 0.05),  # the device has more to read
+        (IDLE - 0.01, 0.05, NOTE * 2.0 + 1.0),  # the target begins it
+    ],
+)
+def test_the_first_sentence_comes_from_who_has_it_first(
+    queue: float, read_token_s: float, wait_s: float
+) -> None:
+    found = outlook(FULL, plan(queue, read_token_s), PRICES, Estimate(0.3))
+    assert found.ttft_s.value == pytest.approx(FULL.ttft_s.value + wait_s)
+    assert found.ttft_s.noise == FULL.ttft_s.noise
+
+
+def test_a_sketched_answer_costs_the_sketch_and_the_devices_energy() -> None:
+    found = outlook(FULL, plan(IDLE), PRICES, Estimate(0.3))
+    joules = 100 * 0.01 + 400 * 0.02
+    assert found.tpot_s == Estimate(pytest.approx((1 - NOTE) * 10.0 / 399))
+    assert found.joules == Estimate(pytest.approx(joules))
+    assert found.usd == Estimate(pytest.approx(60 * 1e-6 + 40 * 2e-6 + joules * 1e-3))
+    assert found.others_s == pytest.approx(4.0 * 40 / 400)
+    assert (found.lost, found.informs, found.tokens) == (Estimate(0.3), 0.0, 400.0)
