@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tandem.policies.base import Registry, UnknownParameter, UnknownPolicy, WrongParameter
+from tandem.policies.base import Registry, UnknownParameter, UnknownPolicy, WrongParameter, families, policy
 from tandem.policies.routing.collaboration import collaboration
 from tandem.policies.routing.replica import routing
 from tandem.policies.scheduling import scheduling
@@ -51,7 +51,7 @@ def test_parameters_reach_the_policy() -> None:
     registry.register("plain")(object)
     assert registry.create("sized", size=3) == Sized(3)
     with pytest.raises(UnknownParameter, match="test policy 'sized' has no parameter 'siz'; it has size"):
-        registry.create("sized", siz=3)
+        registry.create("sized", siz=3, length=4)
     with pytest.raises(UnknownParameter, match="'plain' has no parameter 'size'; it has none"):
         registry.create("plain", size=3)
 
@@ -74,6 +74,13 @@ def test_a_parameter_of_another_type_is_named(
     with pytest.raises(WrongParameter, match=f"^test policy '{name}': {complaint}"):
         registry.create(name, **parameters)
     assert registry.create("weighed", weight=2, names={"a": 1}) is not None, "an integer is a number"
+
+
+def test_a_policy_is_built_by_its_family_and_name() -> None:
+    assert type(policy("window", "static", size=3)) is type(window.create("static"))
+    with pytest.raises(UnknownPolicy, match=r"no family of policies 'windows'; there are: .*routing.*window"):
+        policy("windows", "static")
+    assert families()["window"] == list(window)
 
 
 def test_a_policy_is_found_in_whatever_module_it_lies() -> None:

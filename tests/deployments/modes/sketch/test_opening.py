@@ -41,7 +41,7 @@ class Target:
 def opening(target: Any) -> Opening:
     form = Mock(
         SketchFormat,
-        sentence=lambda question, ids, number: [token for token in ids if token != EOS],
+        sentence=lambda question, ids, number: [token for token in ids if token != EOS or number],
         sentence_form=Mock(return_value=None),
     )
     made = Opening(form, Question((1,)), target)
