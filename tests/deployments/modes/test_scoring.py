@@ -44,10 +44,12 @@ class Scoring(NullEngine):
         super().__init__()
         self.left = fails_after
         self.adapters: list[str] = []
+        self.room: list[int] = []
 
     async def open(self, prompt: Sequence[int], sampling: Sampling, log: Sequence[int] = ()) -> Session:  # type: ignore[override]
         if sampling.forced:
             self.adapters.append(sampling.adapter)
+            self.room.append(len(prompt) + sampling.max_tokens)
             return Forced(self)
         return await super().open(prompt, msgspec.structs.replace(sampling, logprobs=-1, adapter=""), log)
 
@@ -101,6 +103,7 @@ async def test_every_token_is_scored_once() -> None:
     assert len(scores) == SCORED_AT_ONCE
     await answer(whole)
     assert broken.adapters == whole.adapters == ["legal"]
+    assert broken.room == whole.room == [len(PROMPT) + 1], "and a token of the target's own"
     assert [score.logprob for score in scores] == [-float(token) for token in PROMPT[1:]]
     assert log.ids == reference(PROMPT, 6)
     assert stats.used.server_out == 6, "scored tokens were taken in, not given out"

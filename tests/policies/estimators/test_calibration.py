@@ -30,3 +30,14 @@ def test_a_drafter_that_overrates_itself_is_found_out_and_forgiven() -> None:
     for _ in range(300):
         accepted.note(0.95, True)
     assert accepted(0.95) > 0.95
+
+
+def test_whoever_is_given_its_memory_goes_on_alike() -> None:
+    one, other = Calibration(), Calibration()
+    for confidence, accepted in ((0.95, True), (0.95, False), (0.42, True), (1.0, True), (0.0, False)):
+        one.note(confidence, accepted)
+    other.memory = one.memory
+    other.note(0.42, False)
+    one.note(0.42, False)
+    assert [other(p) for p in (0.0, 0.42, 0.95, 1.0)] == [one(p) for p in (0.0, 0.42, 0.95, 1.0)]
+    assert (other.mean, other.memory) == (one.mean, one.memory)

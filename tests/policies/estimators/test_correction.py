@@ -83,3 +83,56 @@ def test_other_classes_hear_of_an_observation_at_once_at_first_and_soon_later() 
     for _ in range(RENEWED + 1):
         known.note(("cloud",), 1.0)
     assert known.of(("device",)).factor > before
+
+
+def narrowed(
+    wider: tuple[float, float, float], n: float, mean: float, spread2: float
+) -> tuple[float, float, float]:
+    """Return a class's logarithm and variances, by what is known of the wider one and `n` observations of it."""
+    log_, noise2, doubt2 = wider
+    share = n / (n + 3.0)
+    noise2 = (1 - share) * noise2 + share * (spread2 + 1e-4)
+    return (1 - share) * log_ + share * mean, noise2, (1 - share) * doubt2 + share**2 * noise2 / n
+
+
+def test_two_observations_by_hand() -> None:
+    """Of a class and of all; the first one has faded by 5 %, and by time."""
+    known = Corrections(noise=0.5, doubt=0.7)
+    assert known.of(("cloud",)) == (1.0, pytest.approx(0.5), pytest.approx(0.7))
+    known.note(("cloud",), 1.0)
+    known.note(("cloud",), 2.0)
+    first = 0.95 * 1000 / 1001
+    mean, squares = (first + 2.0) / (1 + first), (first + 4.0) / (1 + first)
+    every = narrowed((0.0, 0.25, 0.49), 1 + first, mean, squares - mean**2)
+    log_, noise2, doubt2 = narrowed(every, 1 + first, mean, squares - mean**2)
+    found = known.of(("cloud",))
+    assert (log(found.factor), found.noise, found.doubt) == pytest.approx((log_, noise2**0.5, doubt2**0.5))
+
+
+def test_an_observation_of_less_weight_counts_and_fades_the_others_less() -> None:
+    known = Corrections()
+    known.note(("cloud",), 1.0)
+    known.note(("cloud",), 2.0, weight=0.5)
+    seen = known._seen["cloud"]
+    first = (1 - 0.5 * 0.05) * 1000 / 1001
+    assert (seen.n, seen.logs, seen.squares) == pytest.approx((first + 0.5, first + 1.0, first + 2.0))
+
+
+def test_a_class_hears_of_its_own_observations_at_once() -> None:
+    known, names = Corrections(), ("race", "race t")
+    for _ in range(1000):
+        known.note(("cloud",), 1.0)
+    before = known.of(names).factor
+    known.note(names, -1.0)
+    assert known.of(names).factor < before
+
+
+def test_what_is_about_something_else_now_is_forgotten() -> None:
+    known, others = Corrections(), Corrections()
+    for each in (known, others):
+        each.note(("race", "race t phone"), 1.0)
+        each.note(("race", "race t laptop"), 2.0)
+    assert known.of(("race", "race t phone")) == others.of(("race", "race t phone"))
+    known.forget("phone")
+    assert known.of(("race", "race t phone")) == known.of(("race", "race new"))
+    assert known.of(("race", "race t laptop")) == others.of(("race", "race t laptop"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from math import exp
 from random import Random
 from statistics import mean
 
@@ -24,3 +25,18 @@ def test_the_width_is_bounded() -> None:
         narrow.note(True)
         wide.note(False)
     assert (narrow.width, wide.width) == (NARROWEST, WIDEST)
+
+
+def test_a_miss_widens_by_four_times_what_a_hold_narrows() -> None:
+    """By shares that shrink to 0.06, with the root of the number of intervals."""
+    known = Coverage()
+    assert (known.width, known.seen) == (1.0, 0)
+    known.note(False)
+    assert known.width == pytest.approx(exp(0.3 * 0.8))
+    known.note(True)
+    assert known.width == pytest.approx(exp(0.3 * 0.8 - 0.3 / 2**0.5 * 0.2))
+    for held in (True, False) * 14:
+        known.note(held)
+    before = known.width
+    known.note(False)
+    assert (known.width / before, known.seen) == (pytest.approx(exp(0.06 * 0.8)), 31)

@@ -45,3 +45,10 @@ def test_memory_is_bounded_and_numbers_stay_finite() -> None:
     assert all(influence.admits(str(n)) for n in range(KEPT + 2000))
     assert len(influence._by_account) == KEPT
     assert influence._all / influence._unit == pytest.approx(1 / (1 - FADE))
+
+
+def test_reports_of_others_from_which_on_nobody_counts_as_the_only_one() -> None:
+    influence = Influence()
+    assert all(influence.admits("me") for _ in range(3))
+    assert all(influence.admits("you") for _ in range(2))
+    assert not influence.admits("me"), "mine are 0.95² + 0.95³ + 0.95⁴, yours 0.95 + 1"

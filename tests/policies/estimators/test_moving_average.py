@@ -23,3 +23,7 @@ def test_whoever_is_given_its_memory_goes_on_alike() -> None:
         one.note(9.0)
         other.note(9.0)
         assert other.value == one.value
+
+
+def test_nothing_is_assumed_unless_it_is_said() -> None:
+    assert MovingAverage().value == 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tandem.policies.estimators.overdue import FACTOR, FIRST_S, FLOOR_S, AnswerLimit, StepLimit
 
 
@@ -30,3 +32,15 @@ def test_an_answer_that_does_not_come_tells_of_a_step_that_does_not_end() -> Non
     assert limit.overdue_s(10.5, reads=True, stopped=True) == 0.5, "nothing is to be waited for"
     limit.answered(12.0)
     assert limit.overdue_s(1e6, reads=False, stopped=True) == 0.0
+
+
+def test_a_long_step_is_remembered_for_a_while() -> None:
+    """Three times the longest one, which fades by 3 % a step; three seconds at least, and thirty for the first."""
+    limit = StepLimit()
+    assert limit.limit_s(0.0) == 30.0
+    limit.note(4.0)
+    limit.note(0.1)
+    assert limit.limit_s(0.1) == pytest.approx(3 * 4.0 * 0.97)
+    for _ in range(200):
+        limit.note(0.1)
+    assert limit.limit_s(0.1) == 3.0
