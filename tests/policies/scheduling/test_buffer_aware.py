@@ -137,3 +137,10 @@ def test_memory_that_is_not_used_is_shared_out_a_part_at_a_time(shrink: float, l
     crowd = load(4, received=[9, 9, 0, 0], running=[True, True, False, False], rate=1.0)
     served = BufferAware(shrink=shrink)._working_set(crowd, 4, np.zeros(4))
     assert np.count_nonzero(served[2:]) == let_in
+
+
+def test_of_those_that_must_not_be_displaced_the_one_with_the_least_to_read_goes_first() -> None:
+    crowd = load(3, received=[9, 9, 0], buffer=[2.0, 1.0, 0.0], running=[True, True, False], places=1)
+    assert BufferAware().choose(crowd).tolist() == [1]
+    faster = replace(crowd, rate=np.array([30.0, 10.0, 10.0]))
+    assert BufferAware().choose(faster).tolist() == [0], "two tokens last it a fifteenth of a second"

@@ -80,3 +80,15 @@ async def test_a_target_that_cannot_judge_is_asked_no_more(target: Target) -> No
     verification, doubted = await verdicts(target, [Claim("small", [BAD])], limit_s=1.0)
     assert (doubted, verification.over) == ([], True)
     assert asyncio.get_running_loop().time() <= 1.0
+
+
+async def test_a_doubt_is_about_the_sentence_that_has_the_token() -> None:
+    claims = [Claim("small", [7, 7]), Claim("small", [BAD, 7]), Claim("small", [7, BAD])]
+    assert (await verdicts(Target(), claims))[1] == [False, True, True]
+
+
+async def test_there_is_room_for_twice_what_is_expected_to_come() -> None:
+    target: Any = Target()
+    await Verification(JOB, DoubtsByModel(Doubts)).doubted(target, [4], [Claim("small", [7, 7])], None, 10)
+    ((_, sampling),) = target.opened
+    assert sampling.max_tokens == 2 + 2 * 10 + 1, "and for a token of the target's own"
