@@ -35,3 +35,27 @@ def test_it_lies_between_its_ends(budget: float, server_s: float, device_s: floa
     assert course.ttft_s <= high + 1e-12
     assert course.tpot_s == pytest.approx(0.03 + 0.02 * course.device_out)
     assert max(course.server_in, course.device_in) == 1.0
+
+
+SERVER_QUICKER = Contestants(server_first_s=0.1, server_token_s=0.03, device_first_s=0.3, device_token_s=0.05)
+
+
+def test_a_quarter_of_the_prompts_at_a_dear_server() -> None:
+    """It begins a quarter of the answers, and the device the others; it hands none over where one token is left."""
+    course = expected_course(0.25, DEAR_SERVER, SERVER_QUICKER, 1000, 1.0)
+    assert course == pytest.approx((0.25 * 0.1 + 0.75 * 0.3, 0.25 * 0.03 + 0.75 * 0.05, 0.25, 1.0, 0.75))
+    long = expected_course(0.25, DEAR_SERVER, SERVER_QUICKER, 1000, 3.0)
+    assert long.device_out == 1.0, "1.5 millionths are saved, and one is paid for the prompt"
+
+
+def test_a_quarter_of_the_prompts_at_a_dear_device() -> None:
+    course = expected_course(0.25, DEAR_DEVICE, TIMES, 100, 1e-5)
+    assert course == pytest.approx((0.25 * 0.1 + 0.75 * 0.3, 0.25 * 0.05 + 0.75 * 0.03, 1.0, 0.25, 0.25))
+    assert expected_course(0.25, DEAR_DEVICE, SERVER_QUICKER, 100, 1e-5).device_out == 0.0
+    assert expected_course(0.25, DEAR_DEVICE, TIMES, 100, 1.0).device_out == 0.0, "the server goes on"
+
+
+def test_the_constrained_one_goes_on_only_where_all_prompts_may_go_there() -> None:
+    cheap = Costs(PerToken(1e-7, 2e-7), PerToken(0.01, 3.0), 1e-7)
+    shares = [expected_course(budget, cheap, TIMES, 1, 100.0).device_out for budget in (0.5, 0.99, 1.0, 1.5)]
+    assert shares == [1.0, 1.0, 0.0, 0.0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,3 +62,22 @@ def test_two_looks_are_a_second_and_some_tokens_apart(gaps_s: list[float], token
             assert now_s - last_s >= LOOK_S - 1e-9
             assert since >= FEWEST
             last_s, since = now_s, 0
+
+
+def test_seconds_per_token_without_the_longest_wait() -> None:
+    """Two tokens every 0.4 s, but for one wait of two seconds."""
+    pace = Pace(EXPECTED, 0.0)
+    times = [0.0, 0.4, 0.8, 2.8, 3.2, 3.6]
+    assert [pace.delivered(2, 0.0, now_s) for now_s in times] == [0.0] * 5 + [pytest.approx(1.6 / 8)]
+
+
+def test_the_first_tokens_may_come_at_any_time() -> None:
+    for began_s in (0.0, 1e6):
+        assert looks(Pace(EXPECTED, 0.0), 0.1, 5.0, since_s=began_s)[0] - began_s == pytest.approx(1.1)
+
+
+def test_tokens_that_come_in_time_again_make_it_look_as_soon_as_at_first() -> None:
+    pace = Pace(EXPECTED, 0.0)
+    assert looks(pace, 0.1, 10.0)
+    assert not looks(pace, 0.05, 20.0, since_s=10.0)
+    assert looks(pace, 0.1, 5.0, since_s=30.0)[0] < 30.0 + 2.5

@@ -33,3 +33,17 @@ def test_the_first_sentences_of_a_model_are_judged_by_themselves() -> None:
     doubts = Doubts()
     assert [doubts.doubts(-10.0) for _ in range(LEAST_SEEN - 1)] == [True] * (LEAST_SEEN - 1)
     assert not Doubts().doubts(0.0)
+
+
+def test_sentences_are_judged_by_the_latest_ones() -> None:
+    """The worst 15 % of at most 256, from the sixteenth on."""
+    doubts = Doubts()
+    for n in range(19):
+        doubts.doubts(-10.0 - n)
+    assert [doubts.doubts(log_p) for log_p in (-27.5, -24.5)] == [True, False], (
+        "1 of 20, and 5 of 21 are worse"
+    )
+    for _ in range(256):
+        doubts.doubts(0.0)
+    assert doubts.doubts(-6.01)
+    assert not doubts.doubts(-6.0)

@@ -75,3 +75,10 @@ def test_the_papers_pairs_keep_a_reader_waiting() -> None:
     lengths = [9, 1, 8, 2]  # the second sentence with the first, so after it
     assert merge(lengths, lambda groups: len(groups) == 2) == ((0, 1), (2, 3))
     assert merge_for_reader(lengths, lambda groups: len(groups) == 2) == ((0, 3), (1, 2))
+
+
+@both
+def test_a_device_that_takes_two_at_once_gets_two_groups_however_late(merging: Merging) -> None:
+    groups = merging([4, 2, 6, 1, 3], lambda groups: False, 2)  # type: ignore[call-arg]
+    assert len(groups) == 2
+    assert len(merging([4, 2, 6, 1, 3], lambda groups: False, 3)) == 3  # type: ignore[call-arg]
