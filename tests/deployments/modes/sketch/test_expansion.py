@@ -268,3 +268,58 @@ async def test_what_has_been_said_is_the_targets_to_say_otherwise() -> None:
                 assert await made.next() is not None
     assert isinstance(made._counts, Sketched)
     assert made._counts.rewritten == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "corrected"),
+    [
+        (SketchPlan(load=0.0), True),
+        (SketchPlan(load=0.0, bounded=True, budget_s=2.0, full_s=6.0), True),
+        (SketchPlan(load=0.0, bounded=True, budget_s=2.0, full_s=6.3), False),
+    ],
+    ids=["unbounded", "26 of 80 tokens in 1.95 s", "26 of 80 tokens in 2.05 s"],
+)
+@in_virtual_time
+async def test_a_doubted_sentence_is_written_anew_where_that_is_in_time(
+    plan: SketchPlan, corrected: bool
+) -> None:
+    made, _ = expansion(plan)
+    chosen = Written([1], "first", model="small")
+    for i in (0, 2):  # the second one is still being written
+        made._sentences[i].written[0] = chosen
+    limits: list[object] = []
+
+    async def verdicts(target: object, said: object, claims: Sequence[object], *rest: object) -> list[bool]:
+        assert len(claims) == 1
+        limits.extend(rest)
+        return [True]
+
+    async def written(*_: object) -> tuple[Written, int]:
+        return Written([-1], "other"), 1
+
+    made._judge, made._sessions = MagicMock(), MagicMock(at=lambda _: AsyncMock())
+    with (
+        patch.object(Verification, "doubted", side_effect=verdicts),
+        patch.object(Expansion, "_written", side_effect=written),
+    ):
+        await made._verify(chosen)
+        assert (0 in made._corrections) is corrected
+        await asyncio.gather(*made._corrections.values())
+    assert limits == [plan.budget_s / 2 if plan.bounded else None, 2 * 26], "two sentences are to follow"
+
+
+@in_virtual_time
+async def test_sentences_that_have_gone_out_are_not_written_any_more() -> None:
+    made, _ = expansion(SketchPlan())
+    made._next, counts, numbers = 1, [0, 7], list[tuple[int, int]]()
+
+    async def written(session: object, i: int, number: int) -> tuple[Written, int]:
+        numbers.append((i, number))
+        return Written([i], f"text {i}"), 5
+
+    made._sessions = MagicMock(at=lambda _: AsyncMock())
+    with patch.object(Expansion, "_written", side_effect=written):
+        await made._write_group(Place(PHONE, 2), 0, [0, 1, 2], counts, 1)
+        assert await made._rewritten(2) == Written([2], "text 2")
+    assert (numbers, counts) == ([(1, 0), (2, 0), (2, 0)], [0, 17])
+    assert [sentence.written.get(0) is not None for sentence in made._sentences] == [False, True, True]
