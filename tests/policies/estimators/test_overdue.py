@@ -32,6 +32,8 @@ def test_an_answer_that_does_not_come_tells_of_a_step_that_does_not_end() -> Non
     assert limit.overdue_s(10.5, reads=True, stopped=True) == 0.5, "nothing is to be waited for"
     limit.answered(12.0)
     assert limit.overdue_s(1e6, reads=False, stopped=True) == 0.0
+    limit.asked(20.0)
+    assert limit.overdue_s(21.0 + 2 * FACTOR, reads=False, stopped=False) == 1.0, "the last one took 2 s"
 
 
 def test_a_long_step_is_remembered_for_a_while() -> None:
