@@ -55,6 +55,7 @@ def test_whoever_adopts_a_snapshot_goes_on_alike(steps: list[tuple[int, float]],
     for tokens, seconds in steps[cut:]:
         one.note(tokens, seconds)
         other.note(tokens, seconds)
+    assert one.seen == len(steps)
     assert other.snapshot() == one.snapshot()
     other.adopt(snapshot)
     assert other.snapshot() == one.snapshot(), "what has seen no more is not adopted"

@@ -221,3 +221,33 @@ def test_a_time_is_not_negative(bad):
     with pytest.raises(ValueError, match="0 s or more"):
         Latencies([bad])
     assert list(latencies) == [1.0]
+
+
+def test_points_of_a_snapshot_by_hand():
+    times = Latencies([5.0, 1.0, 4.0, 2.0, 3.0])
+    assert times.snapshot(2).points == (3.0, 5.0)
+    assert times.snapshot(3).points == (2.0, 4.0, 5.0)
+    assert times.snapshot(5).points == times.snapshot(9).points == (1.0, 2.0, 3.0, 4.0, 5.0)
+
+
+def test_a_window_that_was_adopted_forgets_as_any():
+    there, here = Latencies([1.0, 2.0, 3.0]), Latencies(kept=3)
+    here.adopt(there.snapshot())
+    here.note(9.0)
+    assert (list(here), len(here), here.seen) == ([2.0, 3.0, 9.0], 3, 4)
+
+
+def test_ends_that_were_not_seen_are_spread_over_the_tail():
+    """By the golden section: the fourth of five, the second of six, the sixth of seven."""
+    times = Latencies([float(n) for n in range(1, 11)])
+    seen = []
+    for _ in range(3):
+        before = list(times)
+        times.note_longer(5.5)
+        after = list(times)
+        for known in before:
+            after.remove(known)
+        seen += after
+    assert seen == [9.0, 7.0, 9.0]
+    times.note_longer(99.0)
+    assert 99.0 in list(times), "there is no longer one"

@@ -182,3 +182,8 @@ def test_where_all_prompts_are_alike_the_linear_wait_spends_the_budget(budget: f
     ttft = Latencies([n / 10 for n in range(1, 101)])
     start = dispatch.create("disco-linear").choose(state(10, Lengths([10] * 50), ttft, budget, Side.DEVICE))
     assert start == Start(0.0, pytest.approx(10 * (1 - budget), abs=0.15))
+
+
+def test_who_starts_starts_at_once() -> None:
+    starts = [(start.server_s, start.device_s) for start in (BOTH, SERVER_ONLY, DEVICE_ONLY)]
+    assert starts == [(0.0, 0.0), (0.0, NEVER), (NEVER, 0.0)]
