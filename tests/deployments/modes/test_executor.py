@@ -462,3 +462,13 @@ async def test_many_modes_at_once() -> None:
     answers = await asyncio.gather(*(answer(world, wanted) for wanted in jobs))
     assert [ids for ids, _ in answers] == [reference(wanted.prompt, 40) for wanted in jobs]
     assert await left_open(world) == 0
+
+
+async def test_the_time_until_it_is_assigned_is_told() -> None:
+    class Slow(World):
+        async def _assign(self, wanted: RoutingRequest) -> Assignment:
+            await asyncio.sleep(0.3)
+            return await super()._assign(wanted)
+
+    _, stats = await answer(Slow([NullEngine()]), job("cloud"))
+    assert stats.stages_s["assign"] == pytest.approx(0.3)

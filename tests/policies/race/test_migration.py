@@ -49,3 +49,19 @@ def test_a_prepared_one_counts_parts_of_a_token():
 def test_caution_is_checked():
     with pytest.raises(ValueError, match="caution"):
         migration.create("buffered", caution=0.0)
+
+
+def test_what_saves_nothing_is_not_wanted():
+    """Three dollars a token in place of one, for 10 tokens, and 20 dollars for the prompt."""
+    dear, cheap = PerToken(0.0, 3.0), PerToken(1.0, 1.0)
+    for name in ("buffered", "prepared"):
+        policy = migration.create(name)
+        assert not policy.wanted(MigrationState(20, 10.0, dear, cheap, 0.0, 0.0, 0.0))
+        assert policy.wanted(MigrationState(19, 10.0, dear, cheap, 0.0, 0.0, 0.0))
+
+
+def test_times_are_taken_as_they_are_unless_caution_says_otherwise():
+    dear, cheap = PerToken(0.0, 3.0), PerToken(0.0, 1.0)
+    buffered = migration.create("buffered")
+    assert buffered.due(MigrationState(1, 100, dear, cheap, 1.0, 5.0, 5.0))
+    assert not buffered.due(MigrationState(1, 100, dear, cheap, 1.0, 5.0, 4.9))

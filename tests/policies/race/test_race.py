@@ -508,3 +508,16 @@ def test_what_races_have_taught_travels():
     assert copy.outputs.remaining(30, 500) == pytest.approx(known.outputs.remaining(30, 500), rel=0.01)
     assert copy.resumed.quantile(0.9) == pytest.approx(known.resumed.quantile(0.9), abs=0.001)
     assert copy.snapshot() == known.snapshot()
+
+
+@pytest.mark.parametrize(("costs", "constrained"), [(DEVICE_CHEAPER, SERVER), (DEVICE_DEARER, DEVICE)])
+@pytest.mark.parametrize("start", [BOTH, SERVER_ONLY, DEVICE_ONLY])
+def test_a_prompt_is_booked_where_the_constrained_one_starts(costs: Costs, constrained: Side, start: Start):
+    class Only(Fixed):
+        def choose(self, state: DispatchState) -> Start:
+            return start
+
+    who = RaceAccount(Only(), migration.create("never"), {side: Budget(1.0) for side in Side})
+    a_race(who, history(), costs)
+    starts = (start.server_s if constrained is SERVER else start.device_s) < NEVER
+    assert who.budgets[constrained].spent == 100 * starts

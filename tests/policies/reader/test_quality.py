@@ -217,3 +217,21 @@ def test_other_errors() -> None:
         assess([])
     with pytest.raises(ValueError, match="-1 tokens"):
         Reader(1.0).deliver(-1, 0.0)
+
+
+@given(exact_times, exact_rates)
+def test_a_reader_adds_up_its_waits(times: list[float], rate: float) -> None:
+    reader = Reader(rate)
+    assert reader.stalled_s == 0.0
+    for time in times:
+        reader.deliver(1, time)
+    assert reader.stalled_s == slow_stall(times, rate)
+
+
+def test_a_second_of_ttft_and_of_stall_costs_a_token_unless_weights_say_otherwise() -> None:
+    quality = assess([ReaderStream(1.0, [2.0, 2.5, 5.0], 2.0)])
+    assert quality.qos == pytest.approx((3 - 1 - 2) / 4)
+    late = assess([ReaderStream(0.0, [2.0, 2.5, 5.0], 2.0)])
+    assert late.qos == pytest.approx((3 - 2 - 2) / 5)
+    nothing_passed = assess([ReaderStream(2.0, [2.0], 2.0)])
+    assert (nothing_passed.span_s, nothing_passed.throughput, nothing_passed.qos) == (0.0, 0.0, 0.0)

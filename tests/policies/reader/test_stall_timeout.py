@@ -68,3 +68,12 @@ def test_a_late_endpoint_is_asked_soon_but_not_while_there_is_something_to_read(
     patience.delivered(50, 0.0)
     assert patience.probe_s(0.0) == 10.0
     assert patience.probe_s(9.9) == QUIET_S
+
+
+def test_nobody_has_begun_and_nobody_reads_unless_it_is_said() -> None:
+    patience = Patience(30.0)
+    assert not patience.begun
+    patience.delivered(1000, 0.0)
+    assert patience.begun
+    assert patience.next_s(0.0, True, 0.0) == FLOOR_S, "nobody reads along"
+    assert patience.probe_s(0.0) == QUIET_S

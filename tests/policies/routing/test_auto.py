@@ -122,3 +122,12 @@ def test_an_answer_does_not_change_to_what_its_limits_forbid() -> None:
 def replace_tpot(expected: Prediction, tpot_s: float) -> Prediction:
     """Return the expectation of an answer that goes on with so many seconds per token."""
     return expected._replace(ttft_s=Estimate(0.0), tpot_s=Estimate(tpot_s))
+
+
+@pytest.mark.parametrize(("informs", "tried"), [(0.0, False), (1.0, True)])
+def test_what_tells_much_of_others_is_tried_though_it_is_a_little_worse(informs: float, tried: bool) -> None:
+    worse = CLOUD.expected._replace(usd=Estimate(1.1e-4), informs=informs)
+    told = Candidate("speculative", "a", worse)
+    policy = ByPrediction(explore=0.05)
+    modes = {policy.choose(state(CLOUD, told)).mode for _ in range(2000)}
+    assert modes == ({"cloud", "speculative"} if tried else {"cloud"})

@@ -12,6 +12,8 @@ from tandem.policies.routing.content import READ, content_of
         ("Why does this fail?\n```\nx\n```", "code"),
         ("A train leaves at 10:45 and travels 120 km at 80 km/h.", "numbers"),
         ("Tell me about the town of Marworth, in 3 sentences.", ""),
+        ("What is 123 + 456?", "numbers"),
+        ("What is 12 + 345?", ""),
         ("", ""),
     ],
 )

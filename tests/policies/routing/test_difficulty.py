@@ -46,3 +46,9 @@ def test_a_length_is_no_negative_number() -> None:
 def test_with_a_length_of_nothing_all_questions_are_difficult() -> None:
     asked = state(ByDifficulty(longest=0), None, None, [NEAR])
     assert ByDifficulty(longest=0).choose(replace(asked, max_tokens=1)) == Collaboration("cloud", None)
+
+
+def test_a_quarter_of_a_thousand_tokens_are_easy_unless_it_is_said() -> None:
+    asked = state(ByDifficulty(), None, None, [NEAR])
+    for tokens, mode in ((256, "device"), (257, "cloud")):
+        assert ByDifficulty().choose(replace(asked, max_tokens=tokens)).mode == mode

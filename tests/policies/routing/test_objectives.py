@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.policies.routing.objectives import (
+    MOST_NOISE,
     OBJECTIVES,
     Candidate,
     Estimate,
@@ -84,3 +85,52 @@ def test_no_limit_is_exceeded_and_no_allowed_way_is_better(
     assert objective.allows(best)
     assert objective.loss(best) == min(map(objective.loss, allowed))
     assert (ranking.second is None) == (len(allowed) == 1)
+
+
+def test_noise_makes_the_mean_longer_than_the_median() -> None:
+    """By half of its variance, up to a noise of MOST_NOISE."""
+    values = Objective(second_usd=1.0)
+    for noise, factor in ((0.4, math.exp(0.08)), (MOST_NOISE, None), (9.0, None)):
+        noisy = Prediction(Estimate(2.0, noise=noise), Estimate(0.1, noise=noise), tokens=11)
+        expected = factor or math.exp(MOST_NOISE**2 / 2)
+        assert values.loss(noisy) == pytest.approx((2.0 + 0.1 * 10) * expected)
+
+
+def test_tokens_that_come_unevenly_are_waited_for_beside_the_rest() -> None:
+    read = Prediction(Estimate(0.0), Estimate(0.1), tokens=11, rate=20.0, uneven_s=0.7)
+    assert read.stall_s.value == pytest.approx(0.05 * 10 + 0.7)
+    assert read._replace(tokens=1.0).stall_s.value == 0.7
+    assert read._replace(tokens=1.5).stall_s.value == pytest.approx(0.05 * 0.5 + 0.7)
+    assert Prediction(Estimate(0.0), Estimate(0.1)).stall_s.value == 0.0, "no tokens"
+
+
+@pytest.mark.parametrize(
+    ("limits", "limited"),
+    [
+        (Objective(), False),
+        (Objective(ttft_s=1.0), False),
+        (Objective(usd=1.0), True),
+        (Objective(min_quality=0.1), True),
+        (Objective(privacy=Leaves.HIDDEN_STATES), True),
+    ],
+)
+def test_limits_that_may_rule_out_every_way(limits: Objective, limited: bool) -> None:
+    """A first token that comes too late is better than none."""
+    assert limits.limited is limited
+
+
+def test_of_two_limits_the_stricter_one_counts() -> None:
+    one = Objective(1.0, 2.0, 3.0, ttft_s=0.5, usd=2.0, min_quality=0.3, privacy=Leaves.NOTHING)
+    other = Objective(ttft_s=0.7, usd=1.0, min_quality=0.6, privacy=Leaves.TEXT)
+    assert one.within(other) == Objective(1.0, 2.0, 3.0, 0.5, 1.0, 0.6, Leaves.NOTHING)
+    assert other.within(one).privacy is Leaves.NOTHING
+
+
+def test_what_a_second_and_the_quality_are_worth_by_name() -> None:
+    worth = {name: (each.second_usd, each.quality_usd) for name, each in OBJECTIVES.items()}
+    assert worth == {
+        "balanced": (5e-4, 2e-3),
+        "fast": (5e-3, 2e-3),
+        "cheap": (5e-5, 5e-4),
+        "private": (5e-4, 2e-3),
+    }

@@ -50,3 +50,7 @@ def test_of_equally_cheap_ones_the_less_busy_is_taken() -> None:
 
 def test_unless_it_is_said_a_second_is_worth_nothing() -> None:
     assert Cheapest().choose([ReplicaView(9, 0.004, 0.0), ReplicaView(9, 0.002, 1e6)]) == 1
+
+
+def test_a_replica_of_which_nothing_is_known_costs_nothing_and_takes_no_time() -> None:
+    assert ReplicaView(3) == (3, 0.0, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,12 @@ from tandem.cluster.link.link import Link, LinkProfile
 from tandem.deployments.modes.speculative import observer
 from tandem.deployments.modes.speculative.mode import Speculation, SpeculativeMode
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
+from tandem.deployments.request.assignment import EndpointInfo
 from tandem.deployments.request.job import Job, JobStats
 from tandem.engine.base import Draft, Drafts, Engine, EngineStats, EngineStopped, Sampling, Verdict, Verify
 from tandem.engine.null.engine import NullEngine, NullSession
 from tandem.policies.speculation.history import PairHistory
+from tandem.policies.speculation.window import StaticWindow
 from tandem.simulator.world.network import LinkedEngine, Path
 from tests.deployments.faults import PROMPT, Failing, Script, reference
 from tests.deployments.modes import test_modes
@@ -189,3 +192,82 @@ async def test_a_device_that_dies_while_it_rests_is_not_missed() -> None:
     stats = await answer(Patient(asked), device, PairHistory(Script([1])))
     assert device.fired == 1
     assert all_fused(stats)
+
+
+class Asked:
+    """A session's endpoint of which statistics are asked. asked: how often."""
+
+    def __init__(self, rtt_s: float, takes_s: float = 0.0) -> None:
+        self.endpoint = EndpointInfo("there", "here:1", "verifier", rtt_s=rtt_s)
+        self.took_s, self.takes_s, self.asked = 0.0, takes_s, 0
+
+    async def stats(self) -> EngineStats:
+        self.asked += 1
+        await asyncio.sleep(self.takes_s)
+        return EngineStats(sessions=6, base_s=0.02, token_s=0.001)
+
+
+async def is_ready() -> None:
+    """Return at once: the session is open."""
+
+
+def observing(target: Any, device: Any, batch_limit: int = 8) -> tuple[PairHistory, observer.Observer]:
+    pair = PairHistory(StaticWindow(), rtt_s=9.0)
+    return pair, observer.Observer(pair, target, device, is_ready, batch_limit)
+
+
+@in_virtual_time
+async def test_a_draft_tells_what_the_link_took_beside_the_targets_own() -> None:
+    device = Asked(0.2)
+    pair, watching = observing(Asked(0.05), device)
+    assert (watching.device_s, watching.target_s) == (0.2, 0.05)
+    for took_s, draft_s, link_s in ((0.5, 0.4, 0.1), (0.3, 0.4, 0.0)):
+        device.took_s = took_s
+        watching.drafted(Drafts([], took_s=draft_s))
+        assert watching.device_s == pytest.approx(link_s)
+        assert pair.rtt_s == pytest.approx(link_s + 0.05)
+    before = pair.rtt_s
+    device.took_s = 7.0
+    watching.drafted(Drafts([]))
+    assert pair.rtt_s == before, "it does not say how long it took"
+
+
+@in_virtual_time
+async def test_what_is_old_is_asked_again_and_a_link_to_the_target_is_measured() -> None:
+    target, device = Asked(0.05, takes_s=0.07), Asked(0.2, takes_s=0.11)
+    pair, watching = observing(target, device)
+    for _ in range(3):
+        watching.look()
+    await asyncio.sleep(0.2)
+    assert (target.asked, device.asked) == (1, 1)
+    assert (watching.target_s, watching.device_s) == (pytest.approx(0.07), pytest.approx(0.11))
+    assert pair.rtt_s == pytest.approx(0.18)
+    told = pair.target
+    assert (told.queue, told.base_s, told.position_s) == (6 / 8, 0.02, 0.001)
+    watching.look()
+    await asyncio.sleep(0.2)
+    watching.look()
+    await asyncio.sleep(0.2)
+    assert (target.asked, device.asked) == (2, 2)
+    target.takes_s = device.takes_s = 9.0
+    await asyncio.sleep(observer.EVERY_S)
+    watching.look()
+    await asyncio.sleep(0.01)
+    watching.stop()
+    await asyncio.sleep(20.0)
+    assert watching.target_s == pytest.approx(0.07), "it asks no more"
+    assert (target.asked, device.asked) == (3, 3)
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("rtt_s", "batch_limit", "asked"), [(0.0, 0, 0), (0.0, 8, 1), (0.05, 0, 1)])
+async def test_a_target_is_asked_where_its_queue_or_its_link_counts(
+    rtt_s: float, batch_limit: int, asked: int
+) -> None:
+    target = Asked(rtt_s)
+    pair, watching = observing(target, Asked(0.2), batch_limit)
+    watching.look()
+    await asyncio.sleep(0.1)
+    assert target.asked == asked
+    assert (pair.target.queue > 0.0) == (batch_limit > 0)
+    assert watching.target_s == 0.0

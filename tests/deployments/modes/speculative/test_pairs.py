@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tandem.deployments.modes.speculative.pairs import Pairs
 from tandem.deployments.request.assignment import EndpointInfo
 from tandem.policies.speculation.history import PairHistory
@@ -46,3 +48,21 @@ def test_a_pair_that_has_made_no_round_is_known_by_its_target_alone() -> None:
     known = pairs.state(near, TARGET)
     assert known == seen.state()
     assert known.acceptance == 0.75
+
+
+def test_pairs_of_a_target_share_what_is_known_of_it_and_the_links_of_both_count() -> None:
+    pairs = Pairs(StaticWindow)
+    far = replace(TARGET, rtt_s=0.03)
+    phone, laptop = (replace(DEVICE, name=name, rtt_s=0.01) for name in ("phone", "laptop"))
+    assert pairs.state(phone, far).rtt_s == pytest.approx(0.04)
+    one, other = pairs.of(phone, far), pairs.of(laptop, far)
+    assert one.rtt_s == pytest.approx(0.04)
+    assert one.target is other.target
+    assert pairs.of(phone, replace(far, address="cloud:2")).target is not one.target
+    one.note(4, 2, 3, 0.02, 0.2)
+    one.target.queue = 0.5
+    newcomer = pairs.state(replace(DEVICE, name="tablet", rtt_s=0.01), far)
+    assert (newcomer.queue, newcomer.prior > 0) == (0.5, True), (
+        "it is told what the target's others have seen"
+    )
+    assert pairs.named(("unknown", "nowhere")).rtt_s == 0.0
