@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 import pytest
@@ -472,3 +473,44 @@ async def test_the_time_until_it_is_assigned_is_told() -> None:
 
     _, stats = await answer(Slow([NullEngine()]), job("cloud"))
     assert stats.stages_s["assign"] == pytest.approx(0.3)
+
+
+async def test_a_token_in_between_allows_no_more_losses_than_there_may_be() -> None:
+    engines = [Failing(NullEngine(), "generate", after) for after in (2, 0, 0, 0)]
+    world = World(engines, limits=Limits(replans=1, assign_s=0.0))
+    with pytest.raises(EngineStopped, match="given up after 1 attempts"):
+        await answer(world, job("cloud"))
+    assert sum(each.fired for each in engines) == 2
+    assert await left_open(world) == 0
+
+
+async def test_places_that_are_not_lost_are_free_before_the_answer_goes_on() -> None:
+    """The device has room for one session."""
+    failing, phone = Failing(NullEngine(), "verify", 1), NullEngine(capacity=1)
+    world = World([failing, NullEngine()], devices={"phone": phone})
+    ids, stats = await answer(world, job("speculative", "phone"))
+    assert (failing.fired, ids, stats.mode, stats.device, stats.replans) == (
+        1,
+        EXPECTED,
+        "speculative",
+        "phone",
+        1,
+    )
+    assert (await phone.stats()).opened == 2
+
+
+async def test_half_an_answer_asks_the_only_one_again_and_again_for_room() -> None:
+    class Full(NullEngine):
+        left = 3
+
+        async def open(self, *asked: Any) -> NullSession:
+            if self.left:
+                self.left -= 1
+                raise NoCapacity("full", retry_after_s=2.0)
+            return await super().open(*asked)
+
+    loop, full = asyncio.get_running_loop(), Full()
+    world = World([full], devices={"phone": Failing(NullEngine(), "generate", 5)})
+    ids, stats = await answer(world, job("device", "phone"))
+    assert (full.left, ids, stats.replans) == (0, EXPECTED, 4)
+    assert loop.time() == pytest.approx(3 * 2.0, abs=0.5)
