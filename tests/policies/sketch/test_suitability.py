@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.policies.sketch import suitability
 from tandem.policies.sketch.suitability import Classifier, features, sketchable, trained
 
 with (Path(__file__).parent / "questions.csv").open(newline="") as rows:
@@ -89,3 +91,40 @@ def test_weights_add_up() -> None:
     assert classifier.log_odds(ASKED) == 1.5
     assert set(trained().weights) & features(ASKED)
     assert len(trained().weights) <= 200
+
+
+def test_features_of_a_question_by_hand() -> None:
+    names = features("Name 12 rivers, please?")
+    assert {name for name in names if name.startswith(("word", "pair"))} == {
+        "word name", "word #", "word rivers", "word ,", "word please", "word ?",
+        "pair name #", "pair # rivers", "pair rivers ,", "pair , please", "pair please ?",
+    }  # fmt: skip
+    assert {"first name", "first two name #", "length 2"} <= names
+    assert "ways of asking 0" in features("Xyzzy plugh?")
+    many = features(
+        "List the causes, compare them, and what are the benefits? How can I improve? Explain why."
+    )
+    assert "ways of asking 3" in many, "no more are told apart"
+
+
+def test_a_fifth_of_the_words_must_be_known_and_two_at_least() -> None:
+    known = Classifier(0.0, {"word alpha": 1.0, "word beta": 1.0, "word ?": 1.0})
+    ten = "alpha beta xa xb xc xd xe xf xg xh"
+    assert known.understands(ten)
+    assert not known.understands(ten + " xi")
+    assert known.understands("alpha beta")
+    assert not known.understands("alpha ?")
+
+
+def test_a_wrong_no_is_five_times_as_bad_as_a_wrong_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for odds, wanted in ((1 / 4.9, True), (1 / 5.1, False)):
+        classifier = Classifier(math.log(odds), {"word alpha": 0.0, "word beta": 0.0})
+        monkeypatch.setattr(suitability, "trained", lambda known=classifier: known)
+        assert sketchable("alpha beta") is wanted
+
+
+def test_what_was_asked_five_turns_ago_binds_no_more() -> None:
+    code, other = "Write a Python function that checks whether a binary tree is balanced.", ASKED
+    again = "What are some ways to improve it?"
+    assert not sketchable(again, [code, other, other, other])
+    assert sketchable(again, [code, other, other, other, other])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.speculation.arithmetic import MAX_WINDOW, expected_tokens
+from tandem.policies.speculation.arithmetic import FIRST_ALPHA, MAX_WINDOW, expected_tokens
 
 alphas = st.floats(0.01, 0.99)
 windows = st.integers(1, MAX_WINDOW)
@@ -28,3 +28,7 @@ def test_expected_tokens_is_what_counting_finds() -> None:
             accepted += 1
         total += accepted + 1
     assert total / 20_000 == pytest.approx(expected_tokens(0.7, 5), rel=0.02)
+
+
+def test_two_of_three_drafts_are_expected_to_be_accepted_before_any_round() -> None:
+    assert pytest.approx(2 / 3) == FIRST_ALPHA

@@ -56,3 +56,16 @@ def test_its_state_is_all_that_decides(rounds: list[tuple[bool, int, int]]) -> N
     for sampled in (True, False):
         assert 0 <= one.acceptance(sampled) <= 1
     assert max(one.state) <= MEMORY
+
+
+def test_a_round_in_which_nothing_was_asked_for_changes_nothing() -> None:
+    choice, other = DraftChoice(), DraftChoice()
+    assert (choice.acceptance(True), choice.acceptance(False)) == (0.0, 0.0)
+    choice.note(True, 8, 3)
+    choice.note(False, 8, 5)
+    before = choice.state
+    assert before == (8.0, 5.0, 8.0, 3.0)
+    choice.note(True, 0, 0)
+    assert choice.state == before
+    other.state = before
+    assert (other.acceptance(True), other.acceptance(False)) == (3 / 8, 5 / 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -112,3 +112,22 @@ def test_a_new_pair_drafts_unless_its_link_takes_too_long() -> None:
     assert policy.choose(WindowState(0, 0.01, 0, 0, 0, alone_s=0.03, prior=0.01)) == 0
     with pytest.raises(ValueError, match="start"):
         GainWindow(start=1)
+
+
+def test_as_long_as_a_drafter_was_only_seen_catching_up_its_windows_stay_small() -> None:
+    known = WindowState(
+        0.95, 0.001, 0.1, 0.0, 4, alpha=0.95, judged=300, prior=0.95, alone_s=0.1, verify_s=0.1,
+        drafted=4.0, read_s=0.01,
+    )  # fmt: skip
+    assert GainWindow(start=4).choose(known) == 4
+    assert GainWindow(start=4).choose(replace(known, draft_s=0.001)) > 8
+    assert GainWindow(start=4).choose(replace(known, read_s=0.0)) > 8, "its drafts take no time"
+    assert GainWindow(start=4).choose(replace(known, draft_s=0.001, judged=3)) == 4, "few were judged"
+
+
+def test_a_verification_that_takes_less_than_the_target_alone_makes_no_draft_cheaper_than_free() -> None:
+    state = WindowState(
+        0.7, 0.0, 0.1, 0.0, 4, alpha=0.7, judged=300, prior=0.7, alone_s=0.1, verify_s=0.05, drafted=4.0,
+        draft_s=0.005,
+    )  # fmt: skip
+    assert GainWindow().choose(state) == GainWindow().choose(replace(state, verify_s=0.1))

@@ -333,3 +333,25 @@ def test_rounds_of_every_kind_are_seen() -> None:
     pair.note_fused(2, 2, 0.02)
     pair.note_alone(5, 0.1)
     assert pair.seen == pair.target.seen == 3
+
+
+def test_one_round_by_hand() -> None:
+    pair = PairHistory(StaticWindow(4), rtt_s=0.01)
+    pair.note(4, 3, 4, 0.02, 0.2)
+    state = pair.state()
+    assert (state.acceptance, state.alpha, state.judged, state.own) == (0.75, 0.75, 4, 1.0)
+    assert (state.verify_s, state.draft_s) == (pytest.approx(0.02), pytest.approx(0.05))
+    assert (state.tpot_s, state.drafted) == (pytest.approx(0.005), pytest.approx(4.0))
+
+
+def test_a_new_pair_relies_on_a_target_that_has_made_four_rounds() -> None:
+    target = TargetHistory()
+    pair = PairHistory(StaticWindow(4), target=target)
+    shared_s = []
+    for _ in range(5):
+        shared_s.append(target.new_pair(0.03).shared_verify_s)
+        pair.note(4, 3, 4, 0.02, 0.2)
+    assert shared_s == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.02)]
+    newcomer = target.new_pair(0.03)
+    assert (newcomer.rtt_s, newcomer.tpot_s, newcomer.acceptance, newcomer.previous) == (0.03, 0.0, 0.0, 0)
+    assert newcomer.prior == target.alpha

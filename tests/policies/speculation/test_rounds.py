@@ -203,3 +203,20 @@ def test_at_the_outputs_end_the_target_adds_its_own_token_alone() -> None:
     assert made.next(9) == RoundPlan(DraftSource.NOBODY, 0)
     made.done(0, 0, 1, 0.0, 0.1)
     assert (counted.rounds, counted.single_rounds, made.learnt) == (1, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("helper", "drafted", "cut"), [(True, 3, True), (True, 4, False), (False, 0, False), (False, 3, False)]
+)
+def test_a_fused_round_of_fewer_drafts_was_cut_by_the_outputs_end(
+    helper: bool, drafted: int, cut: bool
+) -> None:
+    made, counted, _ = rounds([1], helper=helper)
+    made.next(1, 0)
+    made.done(drafted, drafted, drafted + 1, 0.1, 0.2)
+    assert made.learnt == [FusedRound(drafted, drafted + 1, pytest.approx(0.1 + 0.2), cut)]
+    assert (counted.rounds, counted.fused_rounds, counted.fused_drafted) == (1, 1, drafted)
+
+
+def test_fused_rounds_have_four_drafts() -> None:
+    assert FUSED_WINDOW == 4

@@ -68,3 +68,19 @@ def test_another_process_knows_the_spread() -> None:
     other.adopt(target.snapshot())
     assert other.prior_weight == pytest.approx(target.prior_weight)
     assert other.new_pair(0.01).prior_weight == target.prior_weight != FIRST_WEIGHT
+
+
+def test_one_round_by_hand() -> None:
+    """3 of 4, after 3 of 5, where half are accepted on average."""
+    spread = Spread()
+    spread.note(3, 4, (3, 5), 0.5)
+    assert spread.state == (20.0, (3 - 2) * (3 - 2.5))
+    assert spread.weight(0.5) == pytest.approx(0.25 * (4000 + 20) / (4000 * 0.25 / 12 + 0.5))
+
+
+def test_the_average_counts_as_four_tokens_at_least() -> None:
+    spread = Spread()
+    spread.state = (1e6, 1e6)
+    assert spread.weight(0.5) == 4.0
+    spread.state = (1e6, -1e6)
+    assert spread.weight(0.5) == 1000.0

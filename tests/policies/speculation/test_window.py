@@ -36,3 +36,32 @@ def test_what_is_left_out_of_a_state_is_unknown() -> None:
     )
     assert (state.mean_window, state.drafted, state.behind) == (0, 0, 0)
     assert (state.fused_share, state.own) == (0.5, 1.0)
+
+
+def test_dynamic_begins_at_four_and_stays_between_two_and_twelve() -> None:
+    policy = DynamicWindow()
+    sizes = [
+        policy.choose(WindowState(a, 0.0, 0.0, 0.0, 3)) for a in (0.25, 0.75, *[0.76] * 10, *[0.24] * 12)
+    ]
+    assert sizes == [4, 4, *range(5, 13), 12, 12, *range(11, 1, -1), 2, 2]
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"least": 1, "start": 1, "most": 1}, {"low": 0.0, "high": 0.0}, {"low": 1.0, "high": 1.0}]
+)
+def test_bounds_may_be_equal(bounds: dict[str, float]) -> None:
+    DynamicWindow(**bounds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"least": 0}, {"start": 1}, {"start": 13}, {"low": 0.8}, {"low": -0.1}, {"high": 1.1}]
+)
+def test_bounds_make_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="needs 1 ≤ least ≤ start ≤ most and 0 ≤ low ≤ high ≤ 1"):
+        DynamicWindow(**wrong)  # type: ignore[arg-type]
+
+
+def test_of_other_pairs_nothing_is_known_either() -> None:
+    state = WindowState(0.5, 0.0, 0.0, 0.0, 3)
+    assert (state.shared_verify_s, state.shared_draft_s, state.verify_growth, state.widened) == (0.0,) * 4
+    assert (state.draft_growth, state.base_s, state.position_s, state.helper) == (1.0, 0.0, 0.0, False)
