@@ -13,6 +13,7 @@ from tandem.policies.routing.collaboration import (
     CollaborationState,
     DevicePart,
     DeviceView,
+    Reason,
     collaboration,
 )
 
@@ -94,3 +95,17 @@ def test_no_two_devices_are_alike(name: str, devices: list[DeviceView]) -> None:
 def test_explicit(mode: str | None, device: str | tuple[str, ...] | None, expected: Collaboration) -> None:
     policy = collaboration.create("explicit")
     assert policy.choose(state(policy, mode, device, [BUSY, FAR, NEAR])) == expected
+
+
+def test_of_several_names_none_of_which_is_registered_the_first_is_waited_for() -> None:
+    policy = collaboration.create("explicit")
+    chosen = policy.choose(state(policy, "speculative", ("x", "y"), [NEAR]))
+    assert chosen == Collaboration("speculative", "x")
+
+
+def test_a_request_that_says_nothing_has_no_reader_and_no_budget() -> None:
+    asked = CollaborationState(None, None, MODES, lambda _: None)
+    assert (asked.prompt_tokens, asked.max_tokens, asked.reader_rate, asked.budget) == (1, 256, 0.0, None)
+    assert (NEAR.prefill_token_s, NEAR.decode_token_s, NEAR.full) == (0.0, 0.0, False)
+    reason = Reason(0.5)
+    assert (reason.candidates, reason.second_loss, reason.tried, reason.missed) == (1, 0.0, False, False)

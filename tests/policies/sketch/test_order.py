@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.policies.sketch.order import list_schedule, reading_order, token_times, wait_s
+from tandem.policies.sketch.order import (
+    Schedule,
+    _latest_starts_s,
+    list_schedule,
+    reading_order,
+    token_times,
+    wait_s,
+)
 
 lengths = st.lists(st.integers(1, 150), min_size=1, max_size=12)
 slots_ = st.integers(1, 6)
@@ -100,3 +107,17 @@ def test_a_long_last_sentence_begins_before_it_is_its_turn() -> None:
         0.5,
     ]
     assert [list_schedule(tokens, order, 2).end for order in (sketch, slow)] == [140, 100]
+
+
+def test_a_list_schedule_by_hand() -> None:
+    """Two sequences: the first sentence, and the second and third one after the other."""
+    schedule = list_schedule([5, 2, 2, 4], (0, 1, 2, 3), 2)
+    assert schedule == Schedule((0, 0, 2, 4), ((0,), (1, 2, 3)), 8)
+    assert token_times([2, 1], list_schedule([2, 1], (1, 0), 1), 0.5).tolist() == [1.0, 1.5, 1.5]
+
+
+def test_when_a_sentence_must_begin_for_its_reader() -> None:
+    """A reader of four tokens a second reaches the third sentence after 1.75 s; a sequence of 0.5 s a token falls a
+    quarter of a second a token behind."""
+    assert _latest_starts_s([5, 2, 4], 0.5, 4.0).tolist() == [0.0 - 1.25, 1.25 - 0.5, 1.75 - 1.0]
+    assert _latest_starts_s([5, 2, 4], 0.1, 4.0).tolist() == [0.0, 1.25, 1.75], "it is faster than the reader"

@@ -146,3 +146,20 @@ def test_whoever_switches_it_the_count_begins_anew() -> None:
     assert [selection.choose(TAU_S, 37.0, full=False) for _ in range(2)] == [2, 2]
     selection.switch(2)
     assert [selection.choose(TAU_S, 37.0, full=False) for _ in range(3)] == [2, 2, 1]
+
+
+def test_seconds_add_up_from_nothing_and_never_count_below_it() -> None:
+    """Loading the smaller model takes 4 s; each job is 3 s late, or 5 s early."""
+    selection = ModelSelection((4.0, 8.0), 1)
+    assert [selection.choose((10.0, 20.0), budget_s, True) for budget_s in (17.0, 25.0, 17.0, 17.0)] == [
+        1,
+        1,
+        1,
+        0,
+    ]
+
+
+def test_a_larger_model_that_spares_part_of_a_second_is_loaded_once_that_adds_up() -> None:
+    """It has 0.5 s to spare at each job, and takes a second to load."""
+    selection = ModelSelection((1.0, 1.0), 0)
+    assert [selection.choose((10.0, 20.0), 20.5, False) for _ in range(3)] == [0, 1, 1]

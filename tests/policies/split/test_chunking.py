@@ -124,3 +124,9 @@ def test_the_next_chunk_follows_the_state_of_the_moment() -> None:
     """Chunks are decided one by one: a cloud that has become busy gets larger chunks from then on."""
     chosen = [HatChunks(least=1).choose(replace(STATE, mu=mu)) for mu in (0, 100, 1000)]
     assert chosen == [44, 66, 266]
+
+
+def test_fixed_chunks_have_128_tokens_unless_it_is_said() -> None:
+    long = ChunkState(500, 1024.0, 1e6, 0.0, lambda tokens: 0.1)
+    assert FixedChunks().choose(long) == 128
+    assert FixedChunks().overlap

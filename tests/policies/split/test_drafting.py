@@ -182,3 +182,10 @@ def test_a_draft_is_never_longer_than_what_the_output_may_have(
     name: str, left: int, confidences: list[float]
 ) -> None:
     assert len(draft(drafting.create(name), confidences, replace(COSTS, left=left))) <= left
+
+
+def test_a_longer_draft_takes_longer_and_so_pays_more_for_its_round() -> None:
+    """0.025 s a token: 0.5·0.8·(0.1 + 0.025) > 1.5·0.025, but 0.25·0.8·(0.1 + 0.05) < 1.75·0.025."""
+    dearer = replace(COSTS, token_s=0.01)
+    assert draft(ExpectedGain(), [0.5] * 9, dearer) == (0.5, 0.5)
+    assert draft(ExpectedGain(), [0.9] * 9, replace(COSTS, left=1)) == (0.9,), "the output may have one more"
