@@ -488,7 +488,7 @@ async def test_a_refusal_for_good_ends_the_dialling() -> None:
 
 @pytest.mark.virtual_time
 async def test_a_connection_that_four_processes_do_not_know_is_lost() -> None:
-    """It is dialled again at once, as another process may listen at the address."""
+    """Dial again at once: another process may listen at the address."""
     unknown = Unlucky(0, frames.Error.of(frames.UnknownConnection("no such connection")))
     began_s = asyncio.get_running_loop().time()
     with pytest.raises(frames.UnknownConnection):

@@ -96,7 +96,7 @@ def narrowed(
 
 
 def test_two_observations_by_hand() -> None:
-    """Of a class and of all; the first one has faded by 5 %, and by time."""
+    """Both count for the class and for all; the first one has faded by 5 %, and by time."""
     known = Corrections(noise=0.5, doubt=0.7)
     assert known.of(("cloud",)) == (1.0, pytest.approx(0.5), pytest.approx(0.7))
     known.note(("cloud",), 1.0)

@@ -28,7 +28,7 @@ def test_the_width_is_bounded() -> None:
 
 
 def test_a_miss_widens_by_four_times_what_a_hold_narrows() -> None:
-    """By shares that shrink to 0.06, with the root of the number of intervals."""
+    """Steps shrink to 0.06, with the root of the number of intervals."""
     known = Coverage()
     assert (known.width, known.seen) == (1.0, 0)
     known.note(False)

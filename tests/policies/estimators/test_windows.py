@@ -238,7 +238,7 @@ def test_a_window_that_was_adopted_forgets_as_any():
 
 
 def test_ends_that_were_not_seen_are_spread_over_the_tail():
-    """By the golden section: the fourth of five, the second of six, the sixth of seven."""
+    """The golden section picks the fourth of five, the second of six, the sixth of seven."""
     times = Latencies([float(n) for n in range(1, 11)])
     seen = []
     for _ in range(3):

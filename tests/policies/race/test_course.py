@@ -41,7 +41,7 @@ SERVER_QUICKER = Contestants(server_first_s=0.1, server_token_s=0.03, device_fir
 
 
 def test_a_quarter_of_the_prompts_at_a_dear_server() -> None:
-    """It begins a quarter of the answers, and the device the others; it hands none over where 1.9 tokens are left."""
+    """The server begins a quarter of the answers, and hands none over where 1.9 tokens are left."""
     course = expected_course(0.25, DEAR_SERVER, SERVER_QUICKER, 1000, 1.9)
     assert course == pytest.approx((0.25 * 0.1 + 0.75 * 0.3, 0.25 * 0.03 + 0.75 * 0.05, 0.25, 1.0, 0.75))
     long = expected_course(0.25, DEAR_SERVER, SERVER_QUICKER, 1000, 3.0)

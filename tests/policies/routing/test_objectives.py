@@ -88,7 +88,7 @@ def test_no_limit_is_exceeded_and_no_allowed_way_is_better(
 
 
 def test_noise_makes_the_mean_longer_than_the_median() -> None:
-    """By half of its variance, up to a noise of MOST_NOISE."""
+    """Half of the variance counts, up to a noise of MOST_NOISE."""
     values = Objective(second_usd=1.0)
     for noise, factor in ((0.4, math.exp(0.08)), (MOST_NOISE, None), (9.0, None)):
         noisy = Prediction(Estimate(2.0, noise=noise), Estimate(0.1, noise=noise), tokens=11)

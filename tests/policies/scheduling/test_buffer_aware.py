@@ -133,7 +133,7 @@ def test_a_newcomer_that_fits_beside_all_others_costs_them_nothing() -> None:
 
 @pytest.mark.parametrize(("shrink", "let_in"), [(0.0, 2), (0.25, 1), (0.5, 1), (1.0, 0)])
 def test_memory_that_is_not_used_is_shared_out_a_part_at_a_time(shrink: float, let_in: int) -> None:
-    """Of four places, two are taken: 4 − λ · (4 − 2) are scheduled."""
+    """Two of four places are taken: 4 − λ · (4 − 2) are scheduled."""
     crowd = load(4, received=[9, 9, 0, 0], running=[True, True, False, False], rate=1.0)
     served = BufferAware(shrink=shrink)._working_set(crowd, 4, np.zeros(4))
     assert np.count_nonzero(served[2:]) == let_in

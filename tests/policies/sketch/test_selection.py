@@ -160,6 +160,6 @@ def test_seconds_add_up_from_nothing_and_never_count_below_it() -> None:
 
 
 def test_a_larger_model_that_spares_part_of_a_second_is_loaded_once_that_adds_up() -> None:
-    """It has 0.5 s to spare at each job, and takes a second to load."""
+    """Each job leaves 0.5 s to spare, and loading takes a second."""
     selection = ModelSelection((1.0, 1.0), 0)
     assert [selection.choose((10.0, 20.0), 20.5, False) for _ in range(3)] == [0, 1, 1]

@@ -43,3 +43,10 @@ def test_the_common_beginning_is_the_longest(a: list[int], b: list[int]) -> None
     same = common(a, b)
     assert a[:same] == b[:same]
     assert a[same : same + 1] != b[same : same + 1] or same == min(len(a), len(b))
+
+
+def test_sixteen_common_tokens_are_worth_asking_for() -> None:
+    history = History(4)
+    history.keep("m", Kept("a", LONG))
+    assert history.take("m", (*LONG[:15], -1)) is None
+    assert history.take("m", (*LONG[:16], -1)) == (Kept("a", LONG), 16)

@@ -130,3 +130,26 @@ def test_a_crossing_that_nobody_saw_arrive() -> None:
     assert device.up_bytes_s == pytest.approx(0.8 * 2e6 + 0.2 * 1e6)
     device.note_crossing(1e6, 1e6, 0.01)  # sooner than light: that says nothing
     assert device.down_bytes_s == pytest.approx(1e6)
+
+
+def test_a_link_is_assumed_to_be_hats_middle() -> None:
+    device = DeviceMonitor()
+    assert (device.up_bytes_s, device.down_bytes_s, device.rtt_s) == (7.5e6, 12.5e6, 0.0)
+    for wrong in ((0.0, 1.0), (1.0, 0.0)):
+        with pytest.raises(ValueError, match="bandwidths must be above 0"):
+            DeviceMonitor(*wrong)
+
+
+def test_a_crossing_of_few_bytes_tells_the_latency_and_one_of_many_the_bandwidths() -> None:
+    """Both by equal factors."""
+    device = DeviceMonitor(1e6, 2e6, 0.0)
+    device.note_crossing(10_000, 6_000, 0.0)
+    assert device.rtt_s == 0.0, "it was quicker than the bandwidths allow"
+    device.note_crossing(10_000, 6_000, 0.063)
+    assert device.rtt_s == pytest.approx(0.2 * (0.063 - 0.010 - 0.003))
+    device.note_crossing(100_000, 100_000, device.rtt_s + 2 * 0.15)
+    assert (device.up_bytes_s, device.down_bytes_s) == (pytest.approx(0.5e6), pytest.approx(1e6))
+
+
+def test_the_line_that_is_assumed_counts_until_a_batch_was_seen() -> None:
+    assert MovingDelay(0.01, 1e-3)(10) == pytest.approx(0.02)

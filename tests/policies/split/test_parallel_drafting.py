@@ -13,6 +13,7 @@ from tandem.policies.split.parallel_drafting import (
     HatParallelDrafting,
     NoParallelDrafting,
     WaitState,
+    parallel_drafting,
 )
 
 STATE = WaitState(
@@ -75,3 +76,14 @@ def test_without_it_the_device_waits() -> None:
 def test_there_is_a_branch_and_a_step(parameters: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="k ≥ 1"):
         HatParallelDrafting(**parameters)
+
+
+@pytest.mark.parametrize("wrong", [{"k": 0}, {"most": 0}])
+def test_nonsense_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="needs k ≥ 1 and most ≥ 1"):
+        parallel_drafting.create("hat", **wrong)
+
+
+def test_one_branch_of_one_step_is_the_least() -> None:
+    assert parallel_drafting.create("hat", k=1, most=1) is not None
+    assert NOTHING == (0, 0)

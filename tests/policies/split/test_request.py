@@ -162,3 +162,35 @@ def test_a_request(prompt: int, most: int, chunks: str, drafts: str, meanwhile: 
         assert steps <= max(0, most - sent), "what is drafted ahead still fits"
         ready = random.choice([0, steps])
     assert sent == most
+
+
+def test_bytes_of_states_are_those_of_their_direction() -> None:
+    device = DeviceMonitor(1e6, 1e6, 0.0)
+    made = Split(
+        100, 20, TokenBytes(4000, 16_000), cloud=CloudMonitor(), device=device,
+        policies=SplitPolicies(chunking.create("hat"), Watching(), parallel_drafting.create("hat", k=2)),
+    )  # fmt: skip
+    made.uploaded(10, 0.02)
+    made.downloaded(10, 0.04)
+    assert (device.up_bytes_s, device.down_bytes_s) == (pytest.approx(2e6), pytest.approx(4e6))
+
+
+@pytest.mark.parametrize(("stages", "chunks", "under_way"), [(1, "hat", 3), (3, "hat", 5), (3, "whole", 1)])
+def test_chunks_under_way_fill_every_stage_and_the_link(stages: int, chunks: str, under_way: int) -> None:
+    made = Split(
+        100, 20, TokenBytes(A_BYTES, A_BYTES), cloud=CloudMonitor(), device=DeviceMonitor(), pipeline=stages,
+        policies=SplitPolicies(chunking.create(chunks), Watching(), parallel_drafting.create("hat", k=2)),
+    )  # fmt: skip
+    assert made.under_way == under_way
+    usual = split()
+    assert usual.under_way == 3, "one stage unless it is said"
+
+
+def test_a_draft_may_have_one_token_less_than_the_output() -> None:
+    made = split(most=10)
+    made.begin(7)
+    drafted = []
+    while made.draft_on():
+        made.drafted(0.9)
+        drafted.append(made.draft)
+    assert drafted == [1, 2], "and the model adds one of its own"
