@@ -525,6 +525,7 @@ async def test_the_next_turn_sends_only_what_is_new(tmp_path: Path) -> None:
         assert ids_of(deltas) == expected.ids
         assert len(LONG) < Splitting.of(stats).kept < len(second)
         assert Splitting.of(stats).up_bytes < Splitting.of(before).up_bytes
+        assert Splitting.of(stats).chunks == 1 < Splitting.of(before).chunks
         await world.executor.settled()
         await until(lambda: len(parts.middle.kept) == 1)  # its thread may take a moment
         parts.middle.kept = KeptStates()
