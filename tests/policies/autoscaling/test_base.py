@@ -140,3 +140,27 @@ def test_the_first_replica_that_reports_has_taken_its_start() -> None:
     starts.see(0.0, 1, 0)
     starts.see(20.0, 1, 1)
     assert starts.seconds == 20.0
+
+
+def decided(wishes: list[tuple[float, float]], target: int, **delays: float) -> list[int]:
+    """Return the decisions on a pool of `target` replicas, with wishes by time."""
+    policy, made = Wishes(), list[int]()
+    scaler = Autoscaler(policy, Bounds(0, 9, **delays))
+    for now_s, policy.next in wishes:
+        made.append(scaler.decide(PoolState(now_s, target, ONE)))
+    return made
+
+
+def test_each_direction_has_its_delay_and_the_last_replica_its_own() -> None:
+    delays = {"upscale_delay_s": 5.0, "downscale_delay_s": 20.0, "to_zero_delay_s": 50.0}
+    assert decided([(0, 4), (4.9, 4), (5, 5)], 3, **delays) == [3, 3, 5]
+    assert decided([(0, 2), (19.9, 0), (20, 0)], 3, **delays) == [3, 3, 1], "not the last one with the others"
+    assert decided([(0, 0), (20, 0), (49.9, 0), (50, 0)], 1, **delays) == [1, 1, 1, 0]
+
+
+def test_a_delay_begins_with_the_first_wish_of_its_direction() -> None:
+    wishes = [(0, 3), (100, 2), (119, 2), (120, 2)]
+    assert decided(wishes, 3, downscale_delay_s=20.0) == [3, 3, 3, 2], "nothing was wished for before"
+    assert decided([(0, 2), (10, 4), (15, 2), (34, 2), (35, 2)], 3, downscale_delay_s=20.0, upscale_delay_s=9.0) == [
+        3, 3, 3, 3, 2,
+    ]  # fmt: skip

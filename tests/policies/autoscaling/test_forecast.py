@@ -150,3 +150,25 @@ def test_the_latest_numbers_by_hand() -> None:
 def test_parameters_make_sense(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be above 0"):
         autoscaling.create("forecast", **wrong)
+
+
+@pytest.mark.parametrize(("sessions", "wanted"), [(99.0, 3.0 / 0.75), (2.0, 2.0)])
+def test_the_cache_that_sessions_want_needs_its_room(sessions: float, wanted: float) -> None:
+    """Three replicas' caches at three quarters; no more replicas than sessions."""
+    policy = autoscaling.create("forecast", memory=0.75)
+    full = ReplicaState("a", sessions=sessions, kv_wanted=3e6, kv_capacity=1e6, places=99, token_s=TOKEN_S)
+    assert policy.desired(PoolState(0.0, 1, (full,))) == pytest.approx(wanted)
+
+
+def test_samples_that_were_missed_are_none() -> None:
+    forecasts = Forecasts(0.9, SEASON_S, 1)
+    for now_s in (0.0, 5.0, 20.0):
+        forecasts.note(now_s, 2.0, START_S)
+    assert forecasts._values.all().tolist() == [2.0, 2.0, 0.0, 0.0, 2.0]
+    late = Forecasts(0.9, SEASON_S, 1)
+    late.note(1000.0, 2.0, START_S)
+    assert late._values.all().tolist() == [2.0], "nothing was missed before the first one"
+
+
+def test_short_samples_are_allowed() -> None:
+    assert autoscaling.create("forecast", season_s=0.5, sample_s=0.5, start_s=0.5) is not None

@@ -165,3 +165,17 @@ def test_a_mean_by_hand() -> None:
     mean = Mean(4.0)
     assert mean.of(0.0, 3.0) == 3.0
     assert mean.of(2.0, 5.0) == pytest.approx(3 + (1 - exp(-0.5)) * 2)
+
+
+def test_readers_that_wait_count_over_a_quarter_of_the_window() -> None:
+    """All eight sessions wait for 15 of 60 s: 1 − 1/e of them, on average."""
+    policy = autoscaling.create("work", patience=0.2, window_s=60.0)
+    states = [*steady(seconds=60), *steady(seconds=16, starving=8)]
+    states = [replace(state, prefilled=0.0, generated=0.0) for state in states]
+    assert desired(policy, *states) == pytest.approx(1 + 1 - exp(-16 / 15), rel=0.01)
+
+
+def test_half_a_replica_and_twenty_seconds_unless_it_is_said() -> None:
+    assert desired(autoscaling.create("work"), *steady(5000, 1000)) == pytest.approx(2.0, rel=0.02)
+    backlog = steady(backlog=400_000, reading=0, sessions=9)
+    assert desired(autoscaling.create("work"), *backlog) == pytest.approx(2.0, rel=0.02)
