@@ -149,3 +149,26 @@ def test_continuous_takes_windows_and_then_whole_prompts() -> None:
     assert Continuous().form([prompt, window], 44) == [0, 5]
     oldest = Demand(40, 1, 1)
     assert Continuous().form([oldest, window], 44) == [40, 0]  # it has waited long enough
+
+
+def test_steps_are_as_large_as_is_usual_unless_it_is_said() -> None:
+    """256 sequences; or chunks of 32 positions, which shrink to half at 1,024 of context."""
+    assert [batching.create(name).size for name in LIMITED] == [256] * 3
+    for policy in (ChunkedPrefill(), Buffered()):
+        assert policy.size is None
+        assert (policy.chunk, policy.context_doubles) == (32, 1024)
+    assert Buffered().share == 0.5
+    assert [name for name in batching if batching.create(name).needs_slack] == ["buffered"]
+    assert Demand(5, 1, 0) == Demand(5, 1, 0, context=0, slack=0)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_step_takes_a_share_of_the_readers_time(share: float) -> None:
+    with pytest.raises(ValueError, match="share must be between 0 and 1"):
+        Buffered(share=share)
+    assert [Buffered(share=bound).share for bound in (0.0, 1.0)] == [0.0, 1.0]
+
+
+def test_the_oldest_is_the_head_wherever_it_stands() -> None:
+    line = [Demand(5, 5, 4, 95), Demand(5, 5, 2, 900), Demand(5, 5, 1, 100), Demand(5, 5, 3, 880)]
+    assert LengthAware(size=2).form(line, 64) == [5, 0, 5, 0]
