@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock, call
 
 import msgspec
+import numpy as np
 import pytest
 
 from tandem.deployments.modes.base import Services
 from tandem.deployments.modes.executor import Executor
-from tandem.deployments.modes.split import DeviceState, PromptLeft, SplitSettings, Splitting
+from tandem.deployments.modes.split import DeviceState, PromptLeft, SplitSettings, Splitting, _Middle
 from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.request.session import Trip
 from tandem.deployments.request.timeouts import Limits, Timeouts
+from tandem.deployments.request.uplink_queue import Sent
 from tandem.engine.base import (
     Engine,
     Forward,
+    Forwarded,
     Grammar,
     InvalidRequest,
     NoCapacity,
@@ -30,6 +36,7 @@ from tandem.engine.base import (
     Sampling,
     Session,
     SplitInfo,
+    Tensor,
     Tokens,
 )
 from tandem.engine.config import EngineConfig, Given
@@ -565,3 +572,36 @@ def test_the_number_format_is_one_that_the_middle_takes(
     other = msgspec.structs.replace(split, checksum="unmeasured", takes=takes)
     outer.info.split = other
     assert wire != "auto" or DeviceState(outer, settings).kind(other) == "float16"
+
+
+async def test_a_crossing_is_what_was_neither_waiting_nor_work_since_the_states_before_had_gone_up() -> None:
+    """The third one had another request's upload ahead of it, and the fourth was not computed."""
+    states = Tensor.of(np.zeros((2, 4), np.float32))
+    trips = deque(
+        Trip(Forwarded(states, batch_tokens=batch, batch_s=0.05, took_s=took_s), 3, sent_s, came_s)
+        for sent_s, came_s, took_s, batch in (
+            (1.0, 1.5, 0.1, 7), (1.2, 1.8, 0.2, 7), (1.3, 2.0, 0.1, 7), (1.9, 2.5, 0.1, 0), (2.0, 2.6, 0.1, 7)
+        )
+    )  # fmt: skip
+    session = Mock(on_their_way=0, send=Mock(), receive=AsyncMock(side_effect=lambda: trips.popleft()))
+    type(session).on_their_way = property(lambda _: len(trips))
+    clear = iter((True, True, False, True, True))
+    uplink = Mock(sent=lambda who, size: Sent(size, next(clear)), arrived=Mock())
+    figures, split = Splitting(), Mock()
+    device: Any = SimpleNamespace(link=SimpleNamespace(rtt_s=0.01), uplink_queue=uplink, hidden=4)
+    middle = _Middle(session, figures, device)
+    for position in range(5):
+        middle.send(position, states, 1)
+    assert figures.up_bytes == 5 * states.data.nbytes
+    assert (await middle.received(split, 3)).shape == states.shape
+    assert (len(trips), middle.before_s) == (3, 1.5)
+    await middle.received(split, 0)
+    crossed = [call.args for call in split.crossed.call_args_list]
+    assert crossed == [
+        (3, 2, pytest.approx(1.4 - 1.0)),
+        (3, 2, pytest.approx(1.6 - 1.39)),
+        (3, 2, pytest.approx(2.5 - 2.0)),
+    ]
+    assert split.answered.call_args_list == [call(7, 0.05)] * 4
+    assert figures.down_bytes == 5 * states.data.nbytes
+    assert middle.before_s == 2.5
