@@ -69,3 +69,10 @@ def test_a_round_in_which_nothing_was_asked_for_changes_nothing() -> None:
     assert choice.state == before
     other.state = before
     assert (other.acceptance(True), other.acceptance(False)) == (3 / 8, 5 / 8)
+
+
+def test_one_of_sixteen_answers_tries_the_other_way() -> None:
+    choice = DraftChoice()
+    choice.note(True, 1000, 800)
+    choice.note(False, 1000, 400)
+    assert [choice.choose() for _ in range(32)] == ([True] * 15 + [False]) * 2
