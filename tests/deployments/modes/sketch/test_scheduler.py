@@ -512,3 +512,17 @@ async def test_plans_count_the_devices_that_are_quick_enough() -> None:
         expansions, _ = made(devices)
         plans = [await expansions.plan(replace(LONG, request=number)) for number in range(5)]
         assert [plan.reason for plan in plans] == ["", "", "", "slow", "slow"]
+
+
+@in_virtual_time
+async def test_a_job_waits_for_the_next_one_only_where_all_are_busy() -> None:
+    """One expansion of 100 tokens at 10 ms each, of which 0.4 s have passed."""
+    expansions, _ = made([device("a"), device("b")])
+    workers = list(expansions._workers())
+    assert expansions._ahead_s(workers) == 0.0
+    await placed(expansions)
+    assert expansions._ahead_s(workers) == 0.0, "the other one is idle"
+    await placed(expansions)
+    await asyncio.sleep(0.4)
+    assert expansions._ahead_s(workers) == pytest.approx(2 * (1.0 - 0.4) / 2)
+    assert expansions._ahead_s(workers[:1]) == pytest.approx(1.0 - 0.4)
