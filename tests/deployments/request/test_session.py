@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from math import inf
 from typing import Any
 
 import msgspec
@@ -280,9 +281,16 @@ class Waiting:
     """A session at an endpoint, and what became of it. asked: how often the router was asked for another endpoint."""
 
     def __init__(
-        self, engine: Engine, replaceable: bool, other: bool = False, looks_s: float = 0.0, **where: Any
+        self,
+        engine: Engine,
+        replaceable: bool,
+        other: bool = False,
+        looks_s: float = 0.0,
+        reached_s: float = -inf,
+        **where: Any,
     ) -> None:
-        """other, looks_s: whether there is another endpoint by now, and how long the router takes to say so."""
+        """other, looks_s: whether there is another endpoint by now, and how long the router takes to say so; reached_s:
+        since when the cloud can be reached."""
         self.asked = 0
 
         async def dial(endpoint: EndpointInfo) -> Engine:
@@ -293,7 +301,7 @@ class Waiting:
             await asyncio.sleep(looks_s)
             return other
 
-        reach = Reach(dial, replaces=replaces)
+        reach = Reach(dial, replaces=replaces, reached_s=lambda: reached_s)
         self.context = RequestContext(reach, JobStats(), Timeouts(first_s=100.0, step_s=50.0, open_s=30.0))
         endpoint = EndpointInfo("there", "here:1", where.pop("pool", "verifier"), **where)
         self.session = EndpointSession(endpoint, self.context, False, replaceable)
@@ -338,6 +346,19 @@ async def test_a_silent_endpoint_is_given_up_once_another_can_go_on(
     assert f"within {given_up_s:g} s" in await waiting.decode()
     assert asyncio.get_running_loop().time() == pytest.approx(given_up_s)
     assert waiting.asked == (not replaceable), "once at a time"
+
+
+@pytest.mark.parametrize(
+    ("reached_s", "at_once"), [(0.0, True), (QUIET_S, True), (QUIET_S + 0.1, False), (SILENT_S, False)]
+)
+async def test_silence_counts_only_where_the_cloud_could_be_reached_all_the_time(
+    reached_s: float, at_once: bool
+) -> None:
+    waiting = Waiting(Late(1e6, silent=True, prompt=0), replaceable=True, reached_s=reached_s)
+    assert await waiting.decode() != ""
+    given_up_s = asyncio.get_running_loop().time()
+    assert (given_up_s <= SILENT_S + 1e-6) == at_once
+    assert given_up_s <= 2 * SILENT_S + 1e-6, "it is asked again"
 
 
 @pytest.mark.parametrize(("silent", "doubled"), [(True, 1), (False, 2)])
