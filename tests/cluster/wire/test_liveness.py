@@ -152,3 +152,15 @@ async def test_the_round_trip_time_is_the_lower_quartile_of_the_pings() -> None:
         await asyncio.sleep(late_s)
         made.hear(Pong(0, timed[0], 0))
     assert made.rtt_s == pytest.approx(0.04, abs=0.005)
+
+
+@pytest.mark.parametrize(("resume_s", "late_s"), [(0.4, 0.1), (0.1, 0.05), (60.0, 1.0)])
+async def test_a_connection_that_is_away_is_given_up_a_quarter_late_at_most(
+    resume_s: float, late_s: float
+) -> None:
+    made, _ = wire(ResumeBuffer(b"secret", resume_s=resume_s, limit_bytes=SETTINGS.max_kept))
+    made.part("cut")
+    await asyncio.sleep(resume_s - 1e-3)
+    assert not made.ended
+    await asyncio.sleep(late_s + 2e-3)
+    assert made.ended
