@@ -164,3 +164,21 @@ async def test_a_connection_that_is_away_is_given_up_a_quarter_late_at_most(
     assert not made.ended
     await asyncio.sleep(late_s + 2e-3)
     assert made.ended
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_a_connection_that_is_away_or_closed_answers_nothing(resumable: bool) -> None:
+    made, transport = wire(resume_buffer() if resumable else None)
+    if resumable:
+        made.part("cut")
+    else:
+        closing = asyncio.create_task(made.close())
+        await asyncio.sleep(0)
+    transport.taken()
+    began_s = now_s()
+    assert not await made.answers(5.0)
+    assert now_s() == began_s
+    assert transport.taken() == []
+    if not resumable:
+        made.connection_lost(None)
+        await closing
