@@ -163,3 +163,12 @@ def test_a_larger_model_that_spares_part_of_a_second_is_loaded_once_that_adds_up
     """Each job leaves 0.5 s to spare, and loading takes a second."""
     selection = ModelSelection((1.0, 1.0), 0)
     assert [selection.choose((10.0, 20.0), 20.5, False) for _ in range(3)] == [0, 1, 1]
+
+
+def test_a_larger_model_is_not_loaded_for_a_job_that_it_would_be_late_with() -> None:
+    """Loading takes less than before, and what was spared suffices for it."""
+    selection = ModelSelection((5.0, 5.0), 0)
+    assert selection.choose((10.0, 20.0), 21.0, False) == 0
+    selection.load_s = (0.1, 0.1)
+    assert selection.choose((10.0, 20.0), 19.8, False) == 0
+    assert selection.choose((10.0, 20.0), 20.1, False) == 1
