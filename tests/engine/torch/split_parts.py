@@ -190,6 +190,10 @@ class Client:
         return answer
 
     async def _drafted(self, outer: CoreOuterSession) -> None:
-        """Mostly, all branches have drafted."""
-        while self.chance.random() < 0.9 and any(b.task is not None for b in outer._sequence.branches):
+        """Mostly, all branches have drafted. What is drawn must not depend on how soon they have."""
+        left = 0
+        while self.chance.random() < 0.9:
+            left += 1
+        while left and any(b.task is not None for b in outer._sequence.branches):
             await handled(self.parts.outer)
+            left -= 1

@@ -201,6 +201,7 @@ async def test_answers_are_the_models_own(kind: str, adapter: float | None, tmp_
             assert hectic.drafted == plain.drafted == 0
         elif adapter == 0.0:
             assert 0 < plain.accepted < plain.drafted
+            assert hectic.adopted > 0
 
 
 @pytest.mark.parametrize("seed", slow_after(1, range(3)))
