@@ -125,7 +125,7 @@ def mutant(root: Path, module: Path, random: Random) -> Mutant | None:
 
 
 def _products(code: str) -> float:
-    """Return the number of multiplications in a file; infinite if it is none, as where `*` stood before arguments."""
+    """Return the number of multiplications in a file; infinite if it does not parse: `*` was no operator then."""
     try:
         return sum(isinstance(node, ast.Mult) for node in ast.walk(ast.parse(code)))
     except SyntaxError:

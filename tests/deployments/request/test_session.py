@@ -254,11 +254,11 @@ async def test_only_states_that_were_wanted_back_tell_how_fast_it_answers() -> N
 
 
 class Late(NullEngine):
-    """Gives its first `prompt` tokens at once and the next one after `takes_s`. silent: it does not answer probes."""
+    """Gives its first `ready` tokens at once and the next one after `takes_s`. silent: it does not answer probes."""
 
-    def __init__(self, takes_s: float, silent: bool = False, prompt: int = 1) -> None:
+    def __init__(self, takes_s: float, silent: bool = False, ready: int = 1) -> None:
         super().__init__()
-        self.takes_s, self.silent, self.prompt = takes_s, silent, prompt
+        self.takes_s, self.silent, self.ready = takes_s, silent, ready
 
     async def stats(self) -> EngineStats:
         if self.silent:
@@ -271,7 +271,7 @@ class Late(NullEngine):
         async def generate(self) -> AsyncGenerator[Tokens, None]:
             given = 0
             async for tokens in super().generate():
-                if given == self._engine.prompt:
+                if given == self._engine.ready:
                     await asyncio.sleep(self._engine.takes_s)
                 given += 1
                 yield tokens
@@ -303,7 +303,7 @@ class Waiting:
 
         reach = Reach(dial, replaces=replaces, reached_s=lambda: reached_s)
         self.context = RequestContext(reach, JobStats(), Timeouts(first_s=100.0, step_s=50.0, open_s=30.0))
-        endpoint = EndpointInfo("there", "here:1", where.pop("pool", "verifier"), **where)
+        endpoint = EndpointInfo("there", "here:1", "verifier", **where)
         self.session = EndpointSession(endpoint, self.context, False, replaceable)
 
     async def decode(self) -> str:
@@ -321,11 +321,11 @@ SILENT_S = QUIET_S + PROBE_S
 
 
 @pytest.mark.parametrize("replaceable", [False, True])
-@pytest.mark.parametrize("prompt", [0, 1])
+@pytest.mark.parametrize("ready", [0, 1])
 async def test_an_endpoint_that_is_late_and_says_that_it_goes_on_is_waited_for(
-    replaceable: bool, prompt: int
+    replaceable: bool, ready: int
 ) -> None:
-    waiting = Waiting(Late(FLOOR_S - 0.5, prompt=prompt), replaceable, other=True)
+    waiting = Waiting(Late(FLOOR_S - 0.5, ready=ready), replaceable, other=True)
     assert await waiting.decode() == ""
     assert not waiting.asked
 
@@ -342,7 +342,7 @@ async def test_an_endpoint_that_is_late_and_says_that_it_goes_on_is_waited_for(
 async def test_a_silent_endpoint_is_given_up_once_another_can_go_on(
     replaceable: bool, other: bool, looks_s: float, given_up_s: float
 ) -> None:
-    waiting = Waiting(Late(1e6, silent=True, prompt=0), replaceable, other, looks_s)
+    waiting = Waiting(Late(1e6, silent=True, ready=0), replaceable, other, looks_s)
     assert f"within {given_up_s:g} s" in await waiting.decode()
     assert asyncio.get_running_loop().time() == pytest.approx(given_up_s)
     assert waiting.asked == (not replaceable), "once at a time"
@@ -354,7 +354,7 @@ async def test_a_silent_endpoint_is_given_up_once_another_can_go_on(
 async def test_silence_counts_only_where_the_cloud_could_be_reached_all_the_time(
     reached_s: float, at_once: bool
 ) -> None:
-    waiting = Waiting(Late(1e6, silent=True, prompt=0), replaceable=True, reached_s=reached_s)
+    waiting = Waiting(Late(1e6, silent=True, ready=0), replaceable=True, reached_s=reached_s)
     assert await waiting.decode() != ""
     given_up_s = asyncio.get_running_loop().time()
     assert (given_up_s <= SILENT_S + 1e-6) == at_once
@@ -371,7 +371,7 @@ async def test_only_endpoints_that_are_there_and_late_make_it_wait_longer_for_ot
 
 
 class Closed(NullEngine):
-    """Admits nobody, and says so neither."""
+    """Never says whether it admits a session."""
 
     async def open(self, *asked: Any) -> NullSession:
         await asyncio.Event().wait()

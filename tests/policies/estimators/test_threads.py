@@ -54,7 +54,7 @@ def test_numbers_are_halved(most: int, counts: set[int]) -> None:
     assert set(run(StepThreads(most), 3000, lambda step, _: 0.01)) == counts
 
 
-def test_a_number_that_takes_twice_as_long_is_tried_again_when_a_trial_is_half_a_percent() -> None:
+def test_a_number_that_takes_three_times_as_long_is_tried_again_when_a_trial_is_half_a_percent() -> None:
     """Four steps of 20 ms more each are half a percent of 16 s: 1,600 steps of 10 ms."""
     chosen = run(StepThreads(2), 4000, lambda _, count: {2: 0.010, 1: 0.030}[count])
     trials = [step for step in range(1, len(chosen)) if chosen[step] == 1 != chosen[step - 1]]

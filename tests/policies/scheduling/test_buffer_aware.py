@@ -45,8 +45,8 @@ def test_utility_is_the_value_of_the_tokens_and_of_the_stall_that_they_avert() -
     assert utility == pytest.approx(
         [
             runs + 50 * (1 - exp(-runs)) + 1.0,  # its reader eats the half token that is left
-            0.5 * back
-            + 50 * (exp(-left) - exp(-left - back)),  # tokens at 15 % of the output have half their value
+            # tokens at 15 % of the output have half their value
+            0.5 * back + 50 * (exp(-left) - exp(-left - back)),
             new + 4 * (1 - exp(-new)),
         ]
     )
@@ -117,10 +117,8 @@ def test_newcomers_are_let_in_as_long_as_the_buffers_last_for_a_turn() -> None:
     assert newcomers(buffer=np.array([33.0, 0.0, 0.0, 0.0])) == [0, 1]
     assert newcomers(buffer=np.array([31.0, 0.0, 0.0, 0.0])) == [0], "120 tokens/s for half of 0.3 s"
     assert newcomers(buffer=np.array([17.0, 0.0, 0.0, 0.0])) == []
-    prompts = {
-        "token_s": 1e-3,
-        "base_s": 0.008,
-    }  # 20 ms each, for which those who have begun read 80 tokens/s
+    # Their prompts take 20 ms each, in which those who have begun read 80 tokens/s.
+    prompts = {"token_s": 1e-3, "base_s": 0.008}
     assert newcomers(buffer=np.array([33.0, 0.0, 0.0, 0.0]), **prompts) == [0]
     assert newcomers(buffer=np.array([35.5, 0.0, 0.0, 0.0]), **prompts) == [0, 1]
 
