@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -39,12 +41,20 @@ class KVPool:
     ) -> None:
         self.block_size = block_size
         width = block_size * 2 * config.kv_heads * config.head_dim
-        self.blocks = torch.zeros(config.layers, num_blocks, width, device=device, dtype=dtype)
+        self.blocks = _zeros((config.layers, num_blocks, width), device, dtype)
         self.layers = list(self.blocks.unbind())
         self.slots = [layer.view(-1, 2 * config.kv_heads, config.head_dim) for layer in self.layers]
 
     def copy_block(self, source: int, target: int) -> None:
         self.blocks[:, target] = self.blocks[:, source]
+
+
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros of this shape. On a CPU their memory is taken as it is first written to: an idle cache takes none."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 class Model:

@@ -6,12 +6,11 @@ only of 256 tokens or multiples of it, which a prefix cache and many short sessi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from torch.nn.attention.varlen import varlen_attn
 
 from tandem.engine.models.architectures import ModelConfig
 from tandem.engine.torch.attention.batch import BatchPiece
@@ -29,7 +28,10 @@ class FlashLayout:
     """Lays out ragged attention for one model."""
 
     def __init__(self, config: ModelConfig, device: torch.device) -> None:
-        self._config, self._device = config, device
+        # It brings torch's compiler along, 80 MB and seconds: only where these kernels run.
+        from torch.nn.attention.varlen import varlen_attn
+
+        self._config, self._device, self._kernel = config, device, varlen_attn
 
     def __call__(self, pieces: Sequence[BatchPiece], block_size: int) -> FlashAttention:
         counts, ends = [len(p.ids) for p in pieces], [p.end for p in pieces]
@@ -42,6 +44,7 @@ class FlashLayout:
         first_block = list(accumulate((-(-end // block_size) for end in ends), initial=0))[:-1]
         return FlashAttention(
             self._config,
+            self._kernel,
             starts[0],
             starts[1],
             max(counts),
@@ -73,11 +76,13 @@ class FlashLayout:
 class FlashAttention:
     """Attention of a batch, all sequences in one call.
 
+    kernel: torch's `varlen_attn`.
     query_starts, key_starts: int32 [sequences + 1], where each one's rows begin, and the end.
     most_queries, most_keys: of one sequence. slots: [keys], where the cached tokens are.
     """
 
     config: ModelConfig
+    kernel: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]
     query_starts: torch.Tensor
     key_starts: torch.Tensor
     most_queries: int
@@ -90,7 +95,7 @@ class FlashAttention:
         key, value = cached.chunk(2, dim=1)
         # the last query sees the last key; a window counts the query's own position, the kernel's does not
         left = -1 if config.window is None or not sliding else config.window - 1
-        mixed = varlen_attn(
+        mixed = self.kernel(
             query,
             key,
             value,
