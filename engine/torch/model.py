@@ -50,7 +50,7 @@ class KVPool:
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros of this shape. On a CPU their memory is taken as it is first written to: an idle cache takes none."""
+    """Return zeros of this shape. On a CPU they take memory once they are written to: an idle cache takes none."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
