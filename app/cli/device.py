@@ -119,9 +119,9 @@ def run(settings: DeviceProgram) -> None:
             require(settings.engine.model, settings.engine.kind)
         asyncio.run(_serve(settings, console))
     except Unauthorized as error:
-        raise ClientError(f"the cloud refuses the key in {settings.key}: {error}") from None
+        raise ClientError(f"the cloud refuses the key in {settings.key_place}: {error}") from None
     except AlreadyConnected as error:
-        raise ClientError(f"{settings.key}: {error}") from None
+        raise ClientError(f"{settings.key_place}: {error}") from None
     except (OSError, ValueError) as error:
         raise ClientError(str(error)) from None
 

@@ -34,6 +34,7 @@ from tandem.policies.routing.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from tandem.app.cli.chat.conversation import Conversation
+    from tandem.app.cli.server.choose import Service
 
 HELP = """Language models served from the edge and the cloud together.
 
@@ -197,7 +198,10 @@ def device(
         str | None, typer.Option(metavar="HOST:PORT", help="Address of the cloud's gateway.")
     ] = None,
     key: Annotated[
-        Path | None, typer.Option(help="The file with the device's key, from `tandem keys device make`.")
+        Path | None,
+        typer.Option(
+            help="The file with the device's key, from `tandem up --gateway` or `tandem keys device make`; or the key."
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -453,7 +457,45 @@ def up(
         str | None, typer.Option(help="With --model: a small model that drafts for it.")
     ] = None,
     device_model: Annotated[str | None, typer.Option(help="With --model: a device's model.")] = None,
-    engine: Annotated[str | None, typer.Option(help="With --model: torch, vllm or llamacpp.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="With --model: torch, vllm or llamacpp; or openai: a service that runs already (Ollama, vLLM, a "
+            "commercial one) has the models, and --model is a name there."
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --engine openai: address of its API, up to and with /v1."),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="With --engine openai: model whose tokenizer counts tokens; by default the small model's."
+        ),
+    ] = None,
+    key_env: Annotated[
+        str | None,
+        typer.Option(metavar="VARIABLE", help="With --engine openai: the variable that holds its key."),
+    ] = None,
+    route: Annotated[
+        str,
+        typer.Option(
+            help="With --engine openai: chat, or completions, which vLLM and llama-server have, and which can go on "
+            "with an answer that a device began."
+        ),
+    ] = "chat",
+    gateway: Annotated[
+        bool,
+        typer.Option(
+            "--gateway",
+            help="Let devices of your own dial in over TLS, from other machines too; makes a key for the first one, "
+            "and prints what to type there.",
+        ),
+    ] = False,
+    gateway_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="With --gateway: the port that devices dial.")
+    ] = 8443,
     print_config: PrintConfig = False,
     host: Annotated[
         str | None, typer.Option(help="Address on which the API listens, instead of the configured one.")
@@ -478,28 +520,55 @@ def up(
                     raise ClientError(
                         "--drafter, --device-model, --engine and --print-config belong to --model"
                     )
-                local.up(wishes, config or local.CONFIG)
-                return
-            if config is not None:
-                raise ClientError("--config has the model; leave out one of --config and --model")
-            deployment = local.chosen(_choose(models, drafter, device_model, engine))
-            print(local.as_yaml(deployment))
+                deployment: Path | dict[str, Any] = config or local.CONFIG
+                if gateway:
+                    deployment = local.content(config or local.CONFIG)
+            else:
+                if config is not None:
+                    raise ClientError("--config has the model; leave out one of --config and --model")
+                served = _service(engine, base_url, tokenizer, key_env, route)
+                deployment = local.chosen(_choose(models, drafter, device_model, engine, served))
+            if gateway and isinstance(deployment, dict):
+                local.open_gateway(deployment, gateway_port)
+            if models:
+                print(local.as_yaml(deployment))
             if not print_config:
-                local.up(wishes, deployment)
+                local.up(wishes, deployment, gateway)
         except local.UpError as error:
             raise ClientError(str(error)) from None
 
 
+def _service(
+    engine: str | None, base_url: str | None, tokenizer: str | None, key_env: str | None, route: str
+) -> Service | None:
+    from tandem.app.cli.server.choose import SERVICE, Service
+
+    if engine == SERVICE:
+        if base_url is None:
+            raise ClientError(
+                "give --base-url: http://127.0.0.1:11434/v1 for Ollama, http://127.0.0.1:8080/v1 for llama-server, "
+                "https://api.openai.com/v1 for OpenAI"
+            )
+        return Service(base_url, tokenizer, key_env, route)
+    if base_url or tokenizer or key_env:
+        raise ClientError("--base-url, --tokenizer and --key-env belong to --engine openai")
+    return None
+
+
 def _choose(
-    models: Sequence[str], drafter: str | None, device_model: str | None, engine: str | None
+    models: Sequence[str],
+    drafter: str | None,
+    device_model: str | None,
+    engine: str | None,
+    service: Service | None,
 ) -> dict[str, Any]:
-    from tandem.app.cli.server.choose import choose
+    from tandem.app.cli.server.choose import SERVICE, choose
     from tandem.engine.models.model_folder import KINDS
 
-    if engine is not None and engine not in KINDS:
-        raise ClientError(f"--engine: there are {', '.join(KINDS)}, and no {engine!r}")
+    if engine is not None and engine not in (*KINDS, SERVICE):
+        raise ClientError(f"--engine: there are {', '.join((*KINDS, SERVICE))}, and no {engine!r}")
     try:
-        return choose(models[0], drafter, device_model, engine, others=models[1:])
+        return choose(models[0], drafter, device_model, engine, others=models[1:], service=service)
     except (ValueError, OSError) as error:
         raise ClientError(str(error)) from None
 

@@ -10,8 +10,9 @@ from pydantic import Field, field_validator, model_validator
 from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.profile import load_profile
 from tandem.cluster.wire.address import is_loopback, split
-from tandem.cluster.wire.tls import trusting
+from tandem.cluster.wire.tls import NAMED, pinned, trusting
 from tandem.cluster.wire.wire import WireSettings
+from tandem.deployments.access.keys import PREFIX
 from tandem.deployments.config.settings import LimitSettings
 from tandem.deployments.gateway.messages import SILENCE_S
 from tandem.deployments.modes import AT_DEVICES
@@ -25,7 +26,8 @@ class DeviceProgram(Strict):
     """The modes' settings, where this device drives them for its owner, are among these.
 
     connect: the cloud's gateway, "host:port".
-    key: the file with the device's key, from `tandem keys device make`.
+    key: the file with the device's key, from `tandem keys device make` or `tandem up --gateway`; or the key itself. It
+        may name the gateway's certificate; then no other one is accepted.
     authority: PEM file of the authority that signed the gateway's certificate; null: one that this machine trusts.
         Without TLS only a gateway on this machine is dialled.
     listen: address of the device's API for its owner's programs; on this machine.
@@ -74,17 +76,35 @@ class DeviceProgram(Strict):
         return self
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context to dial with; None if the gateway is on this machine and no authority is named.
-        Raises OSError, ValueError."""
+        """Return the TLS context to dial with; None if the gateway is on this machine, and neither an authority nor a
+        certificate is named. Raises OSError, ValueError."""
+        _, fingerprint = self._parts()
+        if self.authority is None and fingerprint:
+            return pinned(fingerprint)
         host, _ = split(self.connect)
         return None if self.authority is None and is_loopback(host) else trusting(self.authority)
 
     def secret(self) -> str:
         """The device's key. Raises OSError, ValueError."""
-        secret = self.key.read_text(encoding="utf-8").strip()
-        if not secret or len(secret.split()) != 1:
+        return self._parts()[0]
+
+    def _parts(self) -> tuple[str, str]:
+        """Return the key, and the fingerprint of the gateway's certificate; "" if it names none."""
+        text = str(self.key) if self._is_itself else self.key.read_text(encoding="utf-8").strip()
+        secret, _, fingerprint = text.partition(NAMED)
+        if not secret or len(text.split()) != 1:
             raise ValueError(f"{self.key} holds no key; see `tandem keys device make`")
-        return secret
+        return secret, fingerprint
+
+    @property
+    def key_place(self) -> str:
+        """Where the key is, for messages."""
+        return "--key" if self._is_itself else str(self.key)
+
+    @property
+    def _is_itself(self) -> bool:
+        """Whether `key` is no file, but the key."""
+        return str(self.key).startswith(PREFIX) and not self.key.exists()
 
     def wire(self) -> WireSettings:
         """Return the settings of the connection to the gateway."""

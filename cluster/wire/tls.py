@@ -3,8 +3,14 @@ its gateway and devices elsewhere, where the gateway shows one and a device has 
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import ssl
 from pathlib import Path
+
+NAMED = "."
+"""What stands in a device's key before the fingerprint of the gateway's certificate."""
 
 
 def contexts(certificate: Path, key: Path, authority: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -38,6 +44,41 @@ def trusting(authority: Path | None) -> ssl.SSLContext:
         raise ValueError(f"{authority} is no certificate of an authority: {error}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
+
+
+def pinned(fingerprint: str) -> ssl.SSLContext:
+    """Return a device's TLS context that accepts the gateway's certificate with this fingerprint, whatever its name and
+    signer, and no other one."""
+
+    class Pinned(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            shown = self.getpeercert(binary_form=True)
+            if shown is None or not hmac.compare_digest(_digest(shown), fingerprint):
+                raise ssl.SSLCertVerificationError(
+                    "the gateway shows another certificate than the one that the key names: it is another server, "
+                    "or its certificate was made anew"
+                )
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.sslobject_class = Pinned
+    return context
+
+
+def fingerprint(certificate: Path) -> str:
+    """Return the fingerprint of a PEM file's first certificate: its SHA-256 in URL-safe base64. Raises OSError,
+    ValueError."""
+    text = certificate.read_text(encoding="ascii")
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    if end not in text:
+        raise ValueError(f"{certificate} is no certificate")
+    return _digest(ssl.PEM_cert_to_DER_cert(begin + text.partition(begin)[2].partition(end)[0] + end))
+
+
+def _digest(certificate: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(certificate).digest()).decode().rstrip("=")
 
 
 def _show(context: ssl.SSLContext, certificate: Path, key: Path) -> None:

@@ -89,6 +89,8 @@ class LlamaModel:
         wanted = lib.llama_model_default_params()
         wanted.n_gpu_layers = gpu_layers
         wanted.use_extra_bufts = not reproducible  # laid out for large steps, weights round otherwise
+        if wanted.use_extra_bufts and not gpu_layers:  # a mapped file would hold those weights a second time
+            wanted.load_mode = lib.LLAMA_LOAD_MODE_NONE
         self._model = _load(file, wanted)
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = cells, rows

@@ -76,16 +76,17 @@ def make(
     """Make a device's key, and write its secret to a file, which is the only place where it is."""
     file = file or Path(f"{name}.key")
     with failures(), HttpClient(server(url)) as client:
+        gateway = _gateway(client)
         with place_for(file) as put:
             key = client.post("/v1/keys", {"name": name, "role": str(Role.DEVICE), "team": team, **terms})
             try:
-                put(key["secret"])
+                put(key["secret"] + (gateway[1] if gateway else ""))
             except BaseException:
                 _undo(client, key["id"])
                 raise
         if file != STDOUT:
             print(f"The secret of {name}'s key, {key['id']}, is in {file}, and nowhere else.")
-            _tell_next(file)
+            _tell_next(file, gateway)
 
 
 @cli.command()
@@ -99,17 +100,18 @@ def rotate(
     with failures(), HttpClient(server(url)) as client:
         key = _one(client, name)
         file = file or Path(f"{key['name']}.key")
+        gateway = _gateway(client)
         with place_for(file) as put:
             rotated = client.post(f"/v1/keys/{key['id']}/rotate", {"grace_s": grace})
             try:
-                put(rotated["secret"])
+                put(rotated["secret"] + (gateway[1] if gateway else ""))
             except BaseException:
                 print("tandem: the new secret is lost; rotate the key once more", file=sys.stderr)
                 raise
         if file != STDOUT:
             old = f"holds for {grace:g} s more" if grace else "opens nothing any more"
             print(f"The new secret of {key['name']}'s key is in {file}, and nowhere else. The old one {old}.")
-            _tell_next(file)
+            _tell_next(file, gateway)
 
 
 @cli.command()
@@ -145,8 +147,16 @@ def _undo(client: HttpClient, id: str) -> None:
         print(f"tandem: {id} was revoked again, as its secret could not be kept", file=sys.stderr)
 
 
-def _tell_next(file: Path) -> None:
-    start = f"tandem device --connect HOST:PORT --key {shlex.quote(str(file))}"
+def _gateway(client: HttpClient) -> tuple[str, str] | None:
+    """Return the address of the server's gateway, and the end of keys that names its certificate; None if unknown."""
+    from tandem.app.cli.server.up import gateway_here
+
+    return gateway_here(client.url)
+
+
+def _tell_next(file: Path, gateway: tuple[str, str] | None) -> None:
+    place = gateway[0] if gateway else "HOST:PORT"
+    start = f"tandem device --connect {place} --key {shlex.quote(str(file))}"
     print(f"Take the file to the device, and start there:\n\n    {start}")
 
 

@@ -8,8 +8,9 @@ import random
 import secrets
 import socket
 import tempfile
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,16 @@ ENVIRONMENT = {
     # On a busy machine HAProxy takes longer to start than the 5 s after which Serve starts it anew, and three times is
     # for good; a new controller asks one that runs, and answers, in the same way.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
-    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "180",  # its dozen processes took more than Ray's 60 s there, once
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",  # its dozen processes took more than Ray's 60 s there, once
+    # Ray's own limits, of 5 to 120 s, end the start of a healthy node where other programs keep the cores busy.
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_gcs_server_port_wait_time_s": "600",
+    "RAY_gcs_rpc_server_connect_timeout_s": "120",
+    "RAY_py_gcs_connect_timeout_s": "120",
+    "RAY_raylet_client_num_connect_attempts": "120",  # of a second each
+    "RAY_health_check_timeout_ms": "60000",  # of a node that starves; one that has ended refuses at once
 }
 """Ray and Serve read these when they are imported: set them before."""
 
@@ -44,6 +54,16 @@ TOKEN = "token"
 RAYS = "ray"
 """The folder that Ray writes to. Ray lets every user write there, so it lies inside a folder that only this user may
 enter, and what others must not replace lies beside it. Short, like all of the path: Ray makes sockets below it."""
+
+
+REGISTERED_WITHIN_S = 600.0
+"""Seconds within which a node whose raylet runs must have registered; Ray itself gives it 30."""
+TRIES = 3
+"""Times that a start is tried."""
+
+
+class StartFailed(RuntimeError):
+    """Ray did not start."""
 
 
 class StillRunning(RuntimeError):
@@ -63,11 +83,20 @@ class LocalRay:
 
 
 @contextmanager
-def local_ray(bind: str = "", pem: bytes = b"") -> Iterator[LocalRay]:
-    """Start Ray, and stop it at the end. bind, pem: of HAProxy, see `haproxy.environment`.
+def local_ray(
+    bind: str = "",
+    pem: bytes = b"",
+    tell: Callable[[str], object] = lambda _: None,
+    failed: Callable[[Path], object] = lambda _: None,
+) -> Iterator[LocalRay]:
+    """Start Ray, and stop it at the end.
+
+    bind, pem: of HAProxy, see `haproxy.environment`.
+    tell: hears why a start is tried again.
+    failed: called with Ray's folder, which goes afterwards, if no start succeeds.
 
     Its processes are stopped one by one where Ray leaves some, and none outlives this one, even if it is killed. Raises
-    StillRunning if a process cannot be stopped.
+    StartFailed, or StillRunning if a process cannot be stopped.
     """
     os.environ.update(ENVIRONMENT)
     folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # mode 0700
@@ -83,20 +112,7 @@ def local_ray(bind: str = "", pem: bytes = b"") -> Iterator[LocalRay]:
 
         before = set(descendants())
         try:
-            port = free_port()
-            ray.init(
-                address="local",
-                namespace="serve",
-                num_cpus=max(4, os.cpu_count() or 1),  # replicas ask for fractions of one; see the settings
-                object_store_memory=100_000_000,
-                include_dashboard=True,
-                dashboard_host="127.0.0.1",
-                dashboard_port=port,
-                _temp_dir=str(folder / RAYS),
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-            yield LocalRay(f"http://127.0.0.1:{port}", folder)
+            yield LocalRay(f"http://127.0.0.1:{_started(folder, tell, failed)}", folder)
         finally:
             started = set(descendants()) - before
             with reaped():
@@ -105,6 +121,91 @@ def local_ray(bind: str = "", pem: bytes = b"") -> Iterator[LocalRay]:
             collect(started)
             if stubborn:
                 raise StillRunning(f"these processes live on: {', '.join(str(p.pid) for p in stubborn)}")
+
+
+def _started(folder: Path, tell: Callable[[str], object], failed: Callable[[Path], object]) -> int:
+    """Start Ray, and return the port of its dashboard. What a failed start leaves is stopped before the next one.
+
+    Raises StartFailed.
+    """
+    import ray
+
+    before = set(descendants())
+    for attempt in range(1, TRIES + 1):
+        port = free_port()
+        try:
+            with _patience():
+                ray.init(
+                    address="local",
+                    namespace="serve",
+                    num_cpus=max(
+                        4, os.cpu_count() or 1
+                    ),  # replicas ask for fractions of one; see the settings
+                    object_store_memory=100_000_000,
+                    include_dashboard=True,
+                    dashboard_host="127.0.0.1",
+                    dashboard_port=port,
+                    _temp_dir=str(folder / RAYS),
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
+            return port
+        except Exception as error:  # Ray raises whatever it met, some of it as plain Exceptions
+            why = f"Ray did not start ({' '.join(str(error).split()) or type(error).__name__}); {busy()}"
+            if attempt == TRIES:
+                failed(folder)
+                raise StartFailed(why) from None
+            tell(f"{why}. Trying again")
+            ray.shutdown()
+            began = set(descendants()) - before
+            end(began)
+            collect(began)
+    raise AssertionError
+
+
+def busy() -> str:
+    """Return how busy this machine is, in words."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    said = f"{load:.0f} programs want the {cores} cores of this machine"
+    return f"{said}: it may start once fewer do" if load > 2 * cores else said
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Have Ray wait for its node to register as long as the raylet runs, and not 30 s, which no setting changes and
+    which are too few on a busy machine."""
+    from ray._private import services
+
+    ask = services.get_node
+
+    def wait(gcs_address: str, node_id: str) -> object:
+        deadline = time.monotonic() + REGISTERED_WITHIN_S
+        while True:
+            try:
+                return ask(gcs_address, node_id)
+            except RuntimeError:
+                if time.monotonic() > deadline or not _runs(RAYLET):
+                    raise
+            time.sleep(0.5)
+
+    services.get_node = wait
+    try:
+        yield
+    finally:
+        services.get_node = ask
+
+
+RAYLET = "raylet"
+"""Name of Ray's process of a node."""
+
+
+def _runs(program: str) -> bool:
+    """Return whether a descendant of this process with that name runs."""
+    for process in descendants():
+        with suppress(OSError):  # it has ended since
+            if Path(f"/proc/{process.pid}/comm").read_text().strip() == program:
+                return True
+    return False
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,13 +18,23 @@ import httpx
 import yaml
 from rich.console import Console
 
+from tandem.app.cli.server import invitation
 from tandem.app.cli.server.front import AS_CONFIGURED, Front, Trust, Wishes, behind, front_of
 from tandem.app.cli.server.ledgers import DEFAULT_NAME, check_ledgers, note_ledgers
-from tandem.app.cli.server.local_ray import ENVIRONMENT, LocalRay, StillRunning, local_ray, logs_of
+from tandem.app.cli.server.local_ray import (
+    ENVIRONMENT,
+    TRIES,
+    LocalRay,
+    StartFailed,
+    StillRunning,
+    busy,
+    local_ray,
+    logs_of,
+)
 from tandem.app.cli.server.ports import check_ports, probe
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.cli.terminal.phases import Tell, line, phases
-from tandem.app.client.http import DEFAULT_URL
+from tandem.app.client.http import DEFAULT_URL, ClientError
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
 from tandem.engine.text.tokenizer import Tokenizer
@@ -37,7 +48,9 @@ LOGS = RECORD.with_name("logs")
 LEDGER = RECORD.with_name("ledger.sqlite")
 """Keys and usage of a server started in this folder, if the Serve YAML names no other file."""
 READY_WITHIN_S = 600.0
-"""A model of many gigabytes that vLLM compiles takes minutes."""
+"""Longest time without progress in a start, seconds: a model of many gigabytes that vLLM compiles takes minutes."""
+ANSWER_S = 10.0
+"""Longest wait for one answer of the API while it starts, seconds."""
 QUESTION = "Tell me about the town of Marworth."
 """Question that the embedded family can answer."""
 ANY_QUESTION = "Explain binary search, with an example in Python."
@@ -81,11 +94,14 @@ class Plan:
         return next(iter(self.applications.values()))
 
 
-def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG) -> None:
+def up(
+    wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG, invites: bool = False
+) -> None:
     """Start everything, say how to use it, and stay until Ctrl-C, SIGTERM or `down`; then stop everything.
 
     config: a Serve YAML, or its content.
     wishes: for the API's address and certificate, instead of the configured ones.
+    invites: whether to make a key for a device of one's own, and to say how that device joins.
 
     Raises UpError.
     """
@@ -106,7 +122,8 @@ def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG
         signal.signal(signal.SIGTERM, _interrupt)
         _record(front)
         line(console, "Starting Ray", began)
-        with local_ray(front.bind, front.pem()) as ray:
+        starting = partial(line, console, began_s=began)
+        with local_ray(front.bind, front.pem(), starting, _keep_logs) as ray:
             signal.signal(signal.SIGTERM, _interrupt)  # again, since Ray has set a handler of its own
             try:
                 with phases(console, began) as tell:
@@ -118,8 +135,10 @@ def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG
                         wait_until_ready(front.address, ray.dashboard, tell, front.trust())
                     except UpError as error:
                         raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
-                    _record(front, ray)
+                    _record(front, ray, _gateway(plan))
                 explain(console, plan, time.monotonic() - began, _is_open(front))
+                if invites:
+                    _invite(console, plan)
                 console.print(f"Logs: {logs_of(ray.folder) / 'serve'}", soft_wrap=True)
                 _stay()
             finally:
@@ -127,6 +146,8 @@ def up(wishes: Wishes = AS_CONFIGURED, config: Path | Mapping[str, Any] = CONFIG
                 console.print("Stopping")
     except KeyboardInterrupt:
         console.print("Stopped")
+    except StartFailed as error:
+        raise UpError(f"{error}\nLogs: {LOGS}") from None
     except StillRunning as error:
         raise UpError(str(error)) from None
     finally:
@@ -152,6 +173,22 @@ def down() -> bool:
     return was_running
 
 
+def _gateway(plan: Plan) -> tuple[str, str] | None:
+    if plan.settings.gateway is None:
+        return None
+    return invitation.reached_at(plan.settings), invitation.named(plan.settings)
+
+
+def gateway_here(url: str) -> tuple[str, str] | None:
+    """Return where the gateway of the server at this URL is reached, and the end of keys that names its certificate.
+
+    None if it has none, or was not started from this folder."""
+    if running() != url:
+        return None
+    there = json.loads(RECORD.read_text()).get("gateway")
+    return None if there is None else (there[0], there[1])
+
+
 def running() -> str | None:
     """The address of what `up` has started from this folder, if it runs."""
     try:
@@ -166,6 +203,29 @@ def chosen(args: Mapping[str, Any]) -> dict[str, Any]:
     deployment: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
     deployment["applications"][0]["args"] = dict(args)
     return deployment
+
+
+def content(config: Path) -> dict[str, Any]:
+    """Return the content of a Serve YAML. Raises UpError."""
+    try:
+        found = yaml.safe_load(config.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise UpError(f"{config}: {error}") from None
+    if not isinstance(found, dict):
+        raise UpError(f"{config} is no mapping")
+    return found
+
+
+def open_gateway(deployment: dict[str, Any], port: int) -> None:
+    """Add a gateway for devices of one's own to the first Tandem of a Serve YAML. Raises ClientError, UpError."""
+    from tandem.app.preflight import IMPORT_PATH
+
+    applications = deployment.get("applications")
+    for each in applications if isinstance(applications, list) else ():
+        if isinstance(each, dict) and each.get("import_path") == IMPORT_PATH:
+            invitation.open_gateway(each.setdefault("args", {}), port)
+            return
+    raise UpError(f"no application has the import_path {IMPORT_PATH}")
 
 
 def as_yaml(deployment: Mapping[str, Any]) -> str:
@@ -221,10 +281,17 @@ def _check(plan: Plan) -> None:
 
 
 def deploy(deployment: dict[str, Any], dashboard: str) -> None:
-    """Deploy as `serve deploy`, without another process."""
+    """Deploy as `serve deploy`, without another process. It is tried again if Ray does not take it, as on a machine
+    so busy that Serve's controller has not begun in time. Raises UpError."""
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
-    ServeSubmissionClient(dashboard).deploy_applications(deployment)
+    for left in reversed(range(TRIES)):
+        try:
+            ServeSubmissionClient(dashboard).deploy_applications(deployment)
+            return
+        except (OSError, RuntimeError) as error:
+            if not left:
+                raise UpError(f"Ray does not deploy the application: {error}; {busy()}") from None
 
 
 def wait_until_ready(address: str, dashboard: str, tell: Tell, trust: Trust = True) -> None:
@@ -233,19 +300,28 @@ def wait_until_ready(address: str, dashboard: str, tell: Tell, trust: Trust = Tr
 
     serve = ServeSubmissionClient(dashboard)
     application: dict[str, Any] = {"deployments": {}}
-    deadline = time.monotonic() + READY_WITHIN_S
-    with httpx.Client(timeout=2.0, trust_env=False, verify=trust) as client:
+    deadline, before = time.monotonic() + READY_WITHIN_S, ""
+    with httpx.Client(timeout=ANSWER_S, trust_env=False, verify=trust) as client:
         while time.monotonic() < deadline:
-            applications = serve.get_serve_details()["applications"].values()
-            for application in applications:
-                if application["status"] == "DEPLOY_FAILED":
-                    raise UpError(f"the application failed to start: {_reason(application)}")
-            runs = all(a["status"] == "RUNNING" for a in applications)
-            if not (waits := _waits(client, address) if runs else progress(applications)):
-                return
+            try:
+                applications = serve.get_serve_details()["applications"].values()
+            except (
+                OSError,
+                RuntimeError,
+            ) as error:  # Ray's agent or Serve's controller waits for the processor
+                waits = f"Serve does not say how far it is yet ({type(error).__name__}); {busy()}"
+            else:
+                for application in applications:
+                    if application["status"] == "DEPLOY_FAILED":
+                        raise UpError(f"the application failed to start: {_reason(application)}")
+                runs = bool(applications) and all(a["status"] == "RUNNING" for a in applications)
+                if not (waits := _waits(client, address) if runs else progress(applications)):
+                    return
+            if waits != before:  # it goes on: a busy machine has time
+                deadline, before = time.monotonic() + READY_WITHIN_S, waits
             tell(waits)
             time.sleep(0.2)
-    raise UpError(f"not ready within {READY_WITHIN_S:g} s: {_reason(application)}")
+    raise UpError(f"nothing happened for {READY_WITHIN_S:g} s: {_reason(application)}; {busy()}")
 
 
 def _waits(client: httpx.Client, address: str) -> str:
@@ -263,7 +339,10 @@ def _waits(client: httpx.Client, address: str) -> str:
 def _keep_logs(folder: Path) -> Path:
     """Keep the logs of a failed start in place of the previous ones, and return their folder."""
     shutil.rmtree(LOGS, ignore_errors=True)
-    shutil.copytree(logs_of(folder), LOGS, ignore_dangling_symlinks=True)
+    if logs_of(folder).exists():
+        shutil.copytree(logs_of(folder), LOGS, ignore_dangling_symlinks=True)
+    else:  # Ray had not come so far
+        LOGS.mkdir(parents=True)
     return LOGS
 
 
@@ -285,11 +364,15 @@ def progress(applications: Collection[Mapping[str, Any]]) -> str:
     return f"{len(deployments) - len(waiting)} of {len(deployments)} deployments run{still}"
 
 
-def _record(front: Front, ray: LocalRay | None = None) -> None:
-    """Record what was started, so that `down` ends exactly that, even if this process was killed."""
+def _record(front: Front, ray: LocalRay | None = None, gateway: tuple[str, str] | None = None) -> None:
+    """Record what was started, so that `down` ends exactly that, even if this process was killed.
+
+    gateway: where it is reached, and the end of keys that names its certificate; None without one.
+    """
     RECORD.parent.mkdir(exist_ok=True)
     processes = [myself(), *descendants()]
     record: dict[str, Any] = {"address": front.address, "front": front.as_json(), "processes": processes}
+    record["gateway"] = gateway
     record |= {"folder": None, "dashboard": None}
     if ray is not None:
         record |= {"folder": str(ray.folder), "dashboard": ray.dashboard}
@@ -318,6 +401,24 @@ def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False)
             soft_wrap=True,
         )
     console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
+
+
+def _invite(console: Console, plan: Plan) -> None:
+    """Print how a device of one's own joins. The key is shown on a terminal alone: elsewhere it would be logged."""
+    try:
+        file, command = invitation.invite(plan.address, plan.settings)
+    except ClientError as error:
+        console.print(f"\nNo key was made for a device: {error}", highlight=False, soft_wrap=True)
+        return
+    console.print("\nA device of yours joins with (its key opens the gateway, and nothing else):\n")
+    itself = file.read_text().strip()
+    shown = command.replace(str(file), itself) if console.is_terminal else command
+    console.print(f"    {shown} --model MODEL", soft_wrap=True, highlight=False, markup=False)
+    console.print(
+        f"\nMODEL: its small model, such as a GGUF file. The key is in {file}; `tandem keys device make` makes more.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def tries(plan: Plan) -> list[str]:

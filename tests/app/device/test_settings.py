@@ -17,6 +17,7 @@ from tandem.app.client.http import ClientError
 from tandem.app.device import program
 from tandem.app.device.settings import DeviceProgram
 from tandem.cluster.wire.frames import AlreadyConnected, Unauthorized
+from tandem.cluster.wire.tls import fingerprint
 from tandem.deployments.pools.engines import ServiceSettings, TorchSettings
 from tandem.engine import family
 from tandem.engine.base import EngineError
@@ -98,8 +99,11 @@ def test_settings_that_are_none(wrong: dict[str, Any]) -> None:
 
 
 def test_a_key_is_shown_to_this_machine_alone_or_over_tls(tmp_path: Path) -> None:
+    file = tmp_path / "laptop.key"
+    file.write_text("tandem-secret\n")
+
     def program(**said: Any) -> DeviceProgram:
-        return DeviceProgram.model_validate(LEAST | said)
+        return DeviceProgram.model_validate(LEAST | {"key": file} | said)
 
     assert program().tls() is None
     assert program(connect="localhost:8443").tls() is None
@@ -113,6 +117,23 @@ def test_a_key_is_shown_to_this_machine_alone_or_over_tls(tmp_path: Path) -> Non
         program(authority=key).tls()
     with pytest.raises(OSError, match="missing"):
         program(authority=tmp_path / "missing").tls()
+
+
+def test_a_key_may_name_the_gateways_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And may be given itself, in place of a file; then no message shows it."""
+    monkeypatch.chdir(tmp_path)
+    certificate, _ = make_certificate(tmp_path)
+    text = f"tandem-secret.{fingerprint(certificate)}"
+    (tmp_path / "laptop.key").write_text(f"{text}\n")
+    for key, place in (("laptop.key", "laptop.key"), (text, "--key")):
+        program = DeviceProgram.model_validate(LEAST | {"key": key})
+        assert (program.secret(), program.key_place) == ("tandem-secret", place)
+        pinned = program.tls()
+        assert pinned is not None, "on this machine, too"
+        assert not pinned.check_hostname, "it may be dialled by any name"
+    (tmp_path / "empty.key").write_text("two words")
+    with pytest.raises(ValueError, match="holds no key"):
+        DeviceProgram.model_validate(LEAST | {"key": "empty.key"}).secret()
 
 
 @pytest.mark.parametrize(

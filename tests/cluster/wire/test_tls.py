@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from pathlib import Path
 
 import pytest
 
-from tandem.cluster.wire.tls import contexts, serving, trusting
+from tandem.cluster.wire.tls import contexts, fingerprint, pinned, serving, trusting
 from tests.cluster.certificate import make_certificate
 
 
@@ -41,6 +42,34 @@ def test_a_device_checks_the_gateways_name(files: tuple[Path, Path]) -> None:
         assert context.check_hostname
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3
     assert ours.cert_store_stats()["x509"] == 1
+
+
+async def greet(listening: ssl.SSLContext, dialling: ssl.SSLContext) -> bytes:
+    """Return what a server says to a client, over TLS."""
+
+    def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "localhost", 0, ssl=listening) as server:
+        host, port = server.sockets[0].getsockname()[:2]
+        reader, writer = await asyncio.open_connection(host, port, ssl=dialling)
+        said = await reader.read()
+        writer.close()
+        return said
+
+
+async def test_a_pinned_certificate_is_accepted_by_any_name_and_no_other_one_is(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+        make_certificate(folder, address="203.0.113.7")
+    dialling = pinned(fingerprint(ours / "cert.pem"))
+    assert await greet(serving(ours / "cert.pem", ours / "key.pem"), dialling) == b"hello"
+    with pytest.raises(ssl.SSLCertVerificationError, match="another certificate"):
+        await greet(serving(theirs / "cert.pem", theirs / "key.pem"), dialling)
+    with pytest.raises(ValueError, match="is no certificate"):
+        fingerprint(ours / "key.pem")
 
 
 def test_what_is_no_certificate_is_refused(files: tuple[Path, Path], tmp_path: Path) -> None:
