@@ -17,6 +17,7 @@ from tandem.deployments.pools.models import model_folder
 from tandem.engine.base import Engine
 from tandem.engine.config import EngineConfig, Strict
 from tandem.engine.llamacpp.config import LlamacppConfig
+from tandem.engine.memory import give_back
 from tandem.engine.models.dtype import Dtype
 from tandem.engine.models.model_folder import GGUF_FILE, read_config
 from tandem.engine.packages import LLAMACPP
@@ -203,6 +204,13 @@ EngineSettings = Annotated[AnySettings, Field(discriminator="kind")]
 def build_engine(settings: AnySettings | MiddleSettings) -> Engine:
     """Load and start the engine; takes seconds for a torch engine, half a minute for vLLM. Raises FileNotFoundError,
     ValueError; a service is not asked."""
+    try:
+        return _build(settings)
+    finally:
+        give_back()
+
+
+def _build(settings: AnySettings | MiddleSettings) -> Engine:
     if isinstance(settings, NullSettings):
         from tandem.engine.null.engine import NullEngine
 

@@ -134,7 +134,7 @@ def _started(folder: Path, tell: Callable[[str], object], failed: Callable[[Path
     for attempt in range(1, TRIES + 1):
         port = free_port()
         try:
-            with _patience():
+            with _for_serve():
                 ray.init(
                     address="local",
                     namespace="serve",
@@ -170,13 +170,23 @@ def busy() -> str:
     return f"{said}: it may start once fewer do" if load > 2 * cores else said
 
 
-@contextmanager
-def _patience() -> Iterator[None]:
-    """Have Ray wait for its node to register as long as the raylet runs, and not 30 s, which no setting changes and
-    which are too few on a busy machine."""
-    from ray._private import services
+MODULES = "ServeHead"
+"""Part of Ray's dashboard that `serve deploy` and `serve status` talk to. The other parts are nine processes, with
+0.3 GB of memory and a good part of a start."""
 
-    ask = services.get_node
+
+@contextmanager
+def _for_serve() -> Iterator[None]:
+    """Have Ray start no more of its dashboard than MODULES, and wait for its node as long as the raylet runs: Ray's
+    30 s are too few on a busy machine. No setting of Ray's does either."""
+    from ray._private import ray_constants, services
+
+    ask, start = services.get_node, services.start_ray_process
+
+    def start_of(command: list[str], process_type: str, *args: object, **options: object) -> object:
+        if process_type == ray_constants.PROCESS_TYPE_DASHBOARD:
+            command = [*command, f"--modules-to-load={MODULES}"]
+        return start(command, process_type, *args, **options)
 
     def wait(gcs_address: str, node_id: str) -> object:
         deadline = time.monotonic() + REGISTERED_WITHIN_S
@@ -188,11 +198,11 @@ def _patience() -> Iterator[None]:
                     raise
             time.sleep(0.5)
 
-    services.get_node = wait
+    services.get_node, services.start_ray_process = wait, start_of
     try:
         yield
     finally:
-        services.get_node = ask
+        services.get_node, services.start_ray_process = ask, start
 
 
 RAYLET = "raylet"

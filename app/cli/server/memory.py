@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.app.cli.server.facts import Machine, inspect
+from tandem.app.cli.server.processes import Process
 from tandem.deployments.pools.engines import (
     AnySettings,
     MiddleSettings,
@@ -52,6 +56,34 @@ def check_memory(settings: Settings, machine: Machine | None = None, running: Se
         raise ValueError(
             f"{too_little(machine, parts)}. Choose smaller models, fewer kv_blocks or fewer replicas"
         )
+
+
+REPLICA, HOST = "ray::ServeReplica:", "ray::DeviceHost"
+"""What the names of processes begin with: replicas, after which application and deployment follow, and device hosts."""
+
+
+def in_use(processes: Iterable[Process]) -> dict[str, float]:
+    """Return the bytes of memory that processes take, by deployment; "devices" for device hosts, "Ray" for all else.
+
+    What several processes share counts once in all (PSS): `ps` shows a little more, as it counts that in each (RSS).
+    """
+    found: dict[str, float] = defaultdict(float)
+    for process in processes:
+        with suppress(OSError, StopIteration):  # it has ended since
+            name = Path(f"/proc/{process.pid}/cmdline").read_text(errors="replace").split("\0")[0].strip()
+            rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+            size = 1024.0 * int(next(line for line in rollup if line.startswith("Pss:")).split()[1])
+            who = name.split(":")[-1] if name.startswith(REPLICA) else "Ray"
+            found["devices" if name.startswith(HOST) else who] += size
+    return found
+
+
+def shown(used: Mapping[str, float]) -> str:
+    """Return in words how much memory is in use, and by what, the most first; small parts are one."""
+    large = sorted((part for part in used.items() if part[1] >= 0.25 * GB), key=lambda part: -part[1])
+    small = sum(size for _, size in used.items() if size < 0.25 * GB)
+    parts = [f"{name} {size / GB:.1f}" for name, size in large] + [f"other replicas {small / GB:.1f}"]
+    return f"{sum(used.values()) / GB:.1f} GB ({', '.join(parts)})"
 
 
 def too_little(machine: Machine, parts: Mapping[str, float]) -> str:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,14 @@ from tandem.app.cli.server.local_ray import (
     local_ray,
     logs_of,
 )
+from tandem.app.cli.server.memory import check_memory, in_use, shown
 from tandem.app.cli.server.ports import check_ports, probe
 from tandem.app.cli.server.processes import Process, alive, descendants, end, myself
 from tandem.app.cli.terminal.phases import Tell, line, phases
 from tandem.app.client.http import DEFAULT_URL, ClientError
 from tandem.deployments.pools.models import model_folder
 from tandem.engine import family
+from tandem.engine.memory import give_back
 from tandem.engine.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def up(
     line(console, "Reading the settings", began)
     plan = read(config, wishes)
     _check(plan)
+    give_back()  # of tokenizers that were looked at
     if not plan.chats:
         console.print(
             f"{plan.model} has no chat template: it continues texts (/v1/completions), and refuses chats. An instruct "
@@ -136,9 +139,10 @@ def up(
                     except UpError as error:
                         raise UpError(f"{error}\nLogs: {_keep_logs(ray.folder)}") from None
                     _record(front, ray, _gateway(plan))
-                explain(console, plan, time.monotonic() - began, _is_open(front))
-                if invites:
-                    _invite(console, plan)
+                joins = _invitation(console, plan) if invites else []
+                explain(console, plan, time.monotonic() - began, _is_open(front), joins)
+                memory = shown(in_use([myself(), *descendants()]))
+                console.print(f"Memory: {memory}", highlight=False, soft_wrap=True)
                 console.print(f"Logs: {logs_of(ray.folder) / 'serve'}", soft_wrap=True)
                 _stay()
             finally:
@@ -261,8 +265,6 @@ def read(config: Path | Mapping[str, Any], wishes: Wishes = AS_CONFIGURED) -> Pl
 
 
 def _check(plan: Plan) -> None:
-    from tandem.app.cli.server.memory import check_memory
-
     if address := running():
         raise UpError(f"it is up already, at {address}; `tandem down` (or `make down`) stops it")
     front = plan.front
@@ -379,8 +381,10 @@ def _record(front: Front, ray: LocalRay | None = None, gateway: tuple[str, str] 
     RECORD.write_text(json.dumps(record))
 
 
-def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False) -> None:
-    """Print how to use the server. is_open: whether there are no keys."""
+def explain(
+    console: Console, plan: Plan, seconds: float, is_open: bool = False, joins: Iterable[str] = ()
+) -> None:
+    """Print how to use the server. is_open: whether there are no keys. joins: how a device joins, line by line."""
     console.print(f"\n[bold green]Tandem is up[/] at [bold]{plan.address}[/] after {seconds:.0f} s.")
     console.print("Open that in a browser, or try:\n")
     for command in tries(plan):
@@ -400,25 +404,27 @@ def explain(console: Console, plan: Plan, seconds: float, is_open: bool = False)
             highlight=False,
             soft_wrap=True,
         )
+    for text in joins:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
     console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
 
 
-def _invite(console: Console, plan: Plan) -> None:
-    """Print how a device of one's own joins. The key is shown on a terminal alone: elsewhere it would be logged."""
+def _invitation(console: Console, plan: Plan) -> list[str]:
+    """Return how a device of one's own joins, line by line. The key is shown on a terminal alone: elsewhere it would be
+    logged."""
     try:
         file, command = invitation.invite(plan.address, plan.settings)
     except ClientError as error:
-        console.print(f"\nNo key was made for a device: {error}", highlight=False, soft_wrap=True)
-        return
-    console.print("\nA device of yours joins with (its key opens the gateway, and nothing else):\n")
-    itself = file.read_text().strip()
-    shown = command.replace(str(file), itself) if console.is_terminal else command
-    console.print(f"    {shown} --model MODEL", soft_wrap=True, highlight=False, markup=False)
-    console.print(
-        f"\nMODEL: its small model, such as a GGUF file. The key is in {file}; `tandem keys device make` makes more.",
-        highlight=False,
-        soft_wrap=True,
-    )
+        return [f"No key was made for a device: {error}", ""]
+    shown = command.replace(str(file), file.read_text().strip()) if console.is_terminal else command
+    return [
+        "A device of yours joins so, with MODEL its small model, such as a GGUF file:",
+        "",
+        f"    {shown} --model MODEL",
+        "",
+        f"Its key is in {file}, and opens the gateway alone; `tandem keys device make NAME` makes further ones.",
+        "",
+    ]
 
 
 def tries(plan: Plan) -> list[str]:

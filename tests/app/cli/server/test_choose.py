@@ -8,12 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from tandem.app.cli.server import choose as choosing
-from tandem.app.cli.server.choose import choose, kv_tokens
+from tandem.app.cli.server.choose import Service, choose, kv_tokens
 from tandem.app.cli.server.facts import Machine, inspect
-from tandem.app.cli.server.up import ANY_QUESTION, QUESTION, UpError, as_yaml, chosen, read, tries
+from tandem.app.cli.server.up import ANY_QUESTION, CONFIG, QUESTION, UpError, as_yaml, chosen, read, tries
 from tandem.app.settings import Settings
+from tandem.deployments.pools.engines import LlamacppSettings, ServiceSettings, TorchSettings
 from tandem.engine import family
 from tandem.engine.packages import VLLM, Package
 from tests.engine.gguf.files import byte_level, write
@@ -51,6 +53,41 @@ def test_a_gguf_file_runs_on_llamacpp(tmp_path: Path) -> None:
     assert Settings.model_validate(args).verifier.engine.kind == "llamacpp"
     with pytest.raises(ValueError, match="only kind llamacpp runs; engine kind torch needs"):
         choose(str(file), engine="torch", machine=LAPTOP)
+
+
+def test_own_models_get_what_the_demo_has(tmp_path: Path) -> None:
+    """A request that names no mode is answered as is expected to be best, not by the cloud alone."""
+    file = write(tmp_path / "small.gguf", byte_level())
+    settings = Settings.model_validate(choose(str(file), "small", "tiny", machine=LAPTOP))
+    assert settings.router.compares
+    assert yaml.safe_load(CONFIG.read_text())["applications"][0]["args"]["router"] == {
+        "collaboration": {"name": settings.router.collaboration.name}
+    }
+    assert settings.ingress_replicas == 1, "a process a role"
+    target, device = settings.verifier.engine, settings.hosts[0].engine
+    assert isinstance(target, LlamacppSettings)
+    assert isinstance(device, TorchSettings)
+    assert device.kv_tokens < target.kv_tokens, "a device has one reader"
+
+
+def test_a_service_may_have_the_models() -> None:
+    """With whose tokenizer tokens are counted: the one that is named, else that of the small model on this machine."""
+    service = Service("http://127.0.0.1:11434/v1", key_env="KEY")
+    settings = Settings.model_validate(choose("big:7b", device_model="tiny", machine=LAPTOP, service=service))
+    engine = settings.verifier.engine
+    assert isinstance(engine, ServiceSettings)
+    assert (engine.model, engine.tokenizer, engine.route, engine.api_key_env) == (
+        "big:7b",
+        "tiny",
+        "chat",
+        "KEY",
+    )
+    assert (list(settings.served), settings.router.compares) == (["big:7b"], True)
+    service = Service("http://127.0.0.1:8000/v1", "target", route="completions")
+    settings = Settings.model_validate(choose("org/big", machine=LAPTOP, service=service))
+    assert (settings.model, settings.verifier.engine.tokenizer, settings.hosts) == ("big", "target", ())
+    with pytest.raises(ValueError, match="--tokenizer is missing"):
+        choose("big", machine=LAPTOP, service=Service("http://127.0.0.1:8000/v1"))
 
 
 def test_several_models_have_one_address(tmp_path: Path) -> None:
