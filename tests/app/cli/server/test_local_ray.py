@@ -39,6 +39,51 @@ with local_ray():
     print(*(name for name in os.environ if name not in before))
 print(*(os.environ.keys() ^ before.keys()))
 """
+FAILER = """
+import ray, subprocess, sys
+from tandem.app.cli.server.local_ray import TRIES, StartFailed, local_ray
+from tandem.app.cli.server.processes import descendants
+
+failures, left, kept = int(sys.argv[1]), [], []
+
+def init(**_):
+    left.append([process.pid for process in descendants()])
+    if len(left) <= failures:
+        subprocess.Popen(["sleep", "600"])  # as Ray leaves its processes
+        raise Exception("The current node timed out during startup.")
+
+ray.init = init
+try:
+    with local_ray(tell=lambda text: print("told:", text), failed=lambda folder: kept.append(folder.exists())):
+        print("started")
+except StartFailed as error:
+    print("failed:", error)
+print(len(left), TRIES, kept, len({len(pids) for pids in left}))
+"""
+PATIENT = """
+from tandem.app.cli.server import local_ray
+from ray._private import services
+
+asked = []
+def get_node(gcs_address, node_id):
+    asked.append(node_id)
+    if len(asked) < 3:
+        raise RuntimeError("not yet")
+    return {"labels": {}}
+
+services.get_node = get_node
+local_ray._runs = lambda program: True
+with local_ray._for_serve():
+    assert services.get_node("here", "node") == {"labels": {}}
+assert services.get_node is get_node
+asked.clear()
+local_ray._runs = lambda program: False  # the raylet has ended: there is nothing to wait for
+with local_ray._for_serve():
+    try:
+        services.get_node("here", "node")
+    except RuntimeError:
+        print(len(asked))
+"""
 SET = {"RAY_AUTH_TOKEN_PATH", "RAY_SERVE_HAPROXY_BINARY_PATH"}
 OTHER = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
 
@@ -75,6 +120,26 @@ def test_no_variable_names_a_file_that_is_gone() -> None:
     during, after = printed.split("\n")[:2]
     assert set(during.split()) >= SET
     assert after == ""
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_start_that_fails_is_tried_again_twice(failures: int) -> None:
+    """What it left is stopped first. The message says why it failed, and how busy the machine is."""
+    command = [sys.executable, "-c", FAILER, str(failures)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=_without_ray())
+    *said, last = done.stdout.splitlines()
+    assert last == f"3 3 {[] if failures == 2 else [True]} 1", done.stdout
+    assert (
+        len([line for line in said if line.startswith("told: Ray did not start (The current node timed")])
+        == 2
+    )
+    assert all("programs want the" in line for line in said if line.startswith(("told:", "failed:")))
+    assert said[-1] == "started" if failures == 2 else said[-1].startswith("failed:")
+
+
+def test_a_node_has_time_to_register_while_its_raylet_runs() -> None:
+    done = subprocess.run([sys.executable, "-c", PATIENT], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 def test_ports_that_are_not_bound_yet_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tandem.app.cli.server.facts import Machine, inspect
-from tandem.app.cli.server.memory import check_memory
+from tandem.app.cli.server.memory import check_memory, in_use, shown
+from tandem.app.cli.server.processes import Process, myself
 from tandem.app.settings import Settings
 from tandem.engine import family
 from tests.engine.gguf.files import byte_level, write
@@ -105,3 +106,16 @@ def test_a_gguf_file_counts_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check_memory(wanted, Machine(2, needed))
     with pytest.raises(ValueError, match=r"small\.gguf"):
         check_memory(wanted, Machine(2, needed - 1))
+
+
+def test_what_is_in_use_is_what_the_system_counts() -> None:
+    """By deployment, from the names of Ray's processes; a process that has ended counts nothing."""
+    status = Path("/proc/self/status").read_text()
+    resident = 1024.0 * int(
+        next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1]
+    )
+    used = in_use([myself(), Process(2**22, 0)])
+    assert list(used) == ["Ray"]
+    assert 0.3 * resident < used["Ray"] < 1.2 * resident, "without what it shares with others"
+    used = {"Ray": 0.5e9, "Verifier": 1.5e9, "Router": 0.1e9, "Access": 0.14e9}
+    assert shown(used) == "2.2 GB (Verifier 1.5, Ray 0.5, other replicas 0.2)"
