@@ -22,9 +22,9 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def started(folder: Path, config: Path) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path, config: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """`tandem up` in a session of its own, once it says how to use it."""
-    command = [Path(sys.executable).with_name("tandem"), "up", "--config", config]
+    command = [Path(sys.executable).with_name("tandem"), "up", "--config", config, *options]
     with (
         interruptible(),
         subprocess.Popen(

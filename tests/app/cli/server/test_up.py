@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import io
 import json
@@ -33,11 +34,16 @@ from tandem.app.cli.server.up import (
     UpError,
     down,
     explain,
+    gateway_here,
     read,
     running,
     tries,
     up,
 )
+from tandem.app.device.settings import DeviceProgram
+from tandem.cluster.devices.record import DeviceRecord
+from tandem.deployments.gateway.client import Uplink
+from tandem.engine.null.engine import NullEngine
 from tests.app.cli.started import started
 from tests.docs.documents import ROOT, shell
 
@@ -91,7 +97,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Ser
         def start_or_reuse() -> Server:
             if not servers or servers[-1].process.poll() is not None:
                 config = least(tmp_path_factory.mktemp("up"), tokens_per_s=20)
-                servers.append(Server(config, stack.enter_context(started(config.parent, config))))
+                gateway = "--gateway", "--gateway-port", str(free_port())
+                servers.append(Server(config, stack.enter_context(started(config.parent, config, *gateway))))
             return servers[-1]
 
         yield start_or_reuse
@@ -130,6 +137,29 @@ def test_it_answers_and_says_so(server: Server) -> None:
     assert httpx.get(f"{address}/readyz").status_code == 200
     with pytest.raises(UpError, match="up already"):
         up(config=server.config)
+
+
+async def test_the_first_devices_key_opens_its_gateway(server: Server) -> None:
+    """With the certificate that the key names, at an address that no certificate was made for."""
+    gateway = gateway_here(running() or "")
+    assert gateway is not None
+    port = gateway[0].rpartition(":")[2]
+    key = server.folder / ".tandem" / "my-laptop.key"
+    program = DeviceProgram.model_validate({"connect": f"localhost:{port}", "key": key})
+    uplink = Uplink(
+        program.connect,
+        program.secret(),
+        NullEngine(),
+        lambda: DeviceRecord(name="", address="", profile="native", model="null", vocabulary="v"),
+        tls=program.tls(),
+        settings=program.wire(),
+    )
+    dialling = asyncio.create_task(uplink.run())
+    async with asyncio.timeout(60):
+        await uplink.connected()
+    assert uplink.registered is not None
+    dialling.cancel()
+    await asyncio.wait((dialling,))
 
 
 def test_serve_status_as_the_documentation_has_it(server: Server) -> None:
@@ -244,6 +274,21 @@ def test_after_a_kill_nothing_lives_on(server: Server) -> None:
     assert not down(), "it was not running any more"
     assert not ray_folder.exists()
     collect(processes)
+
+
+@pytest.mark.nightly  # minutes, in which no other test gets on
+@pytest.mark.timeout(1800)
+def test_it_starts_on_a_starved_machine(folder: Path, config: Path) -> None:
+    """Beside eight programs that never rest, with the niceness of its own."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        with started(folder, config):
+            assert all(program.poll() is None for program in busy)
+            assert httpx.get(f"{running()}/readyz", timeout=60).status_code == 200
+    finally:
+        for program in busy:
+            program.kill()
+            program.wait()
 
 
 @pytest.mark.slow  # another Ray
