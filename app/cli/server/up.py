@@ -406,7 +406,7 @@ def explain(
         )
     for text in joins:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
-    console.print("Ctrl-C here, or [bold]make down[/] elsewhere, stops it.")
+    console.print("Ctrl-C here, or [bold]tandem down[/] in this folder, stops it.")
 
 
 def _invitation(console: Console, plan: Plan) -> list[str]:
