@@ -515,25 +515,23 @@ def up(
 
         try:
             wishes = Wishes(host, port, certificate(tls_cert, tls_key), insecure)
-            if not models:
-                if drafter or device_model or engine or print_config:
-                    raise ClientError(
-                        "--drafter, --device-model, --engine and --print-config belong to --model"
-                    )
-                deployment: Path | dict[str, Any] = config or local.CONFIG
-                if gateway:
-                    deployment = local.content(config or local.CONFIG)
-            else:
+            file = config or local.CONFIG
+            deployment: dict[str, Any] | None = None  # in place of the file
+            if models:
                 if config is not None:
                     raise ClientError("--config has the model; leave out one of --config and --model")
                 served = _service(engine, base_url, tokenizer, key_env, route)
                 deployment = local.chosen(_choose(models, drafter, device_model, engine, served))
-            if gateway and isinstance(deployment, dict):
+            elif drafter or device_model or engine or print_config:
+                raise ClientError("--drafter, --device-model, --engine and --print-config belong to --model")
+            elif gateway:
+                deployment = local.content(file)
+            if gateway and deployment is not None:
                 local.open_gateway(deployment, gateway_port)
-            if models:
+            if models and deployment is not None:
                 print(local.as_yaml(deployment))
             if not print_config:
-                local.up(wishes, deployment, gateway)
+                local.up(wishes, file if deployment is None else deployment, gateway)
         except local.UpError as error:
             raise ClientError(str(error)) from None
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tandem.app.cli.server.guard import guarded
 from tandem.app.cli.server.processes import adopt_orphans, collect, descendants, end
@@ -39,7 +40,7 @@ ENVIRONMENT = {
     # Ray's own limits, of 5 to 120 s, end the start of a healthy node where other programs keep the cores busy.
     "RAY_agent_register_timeout_ms": "600000",
     "RAY_worker_register_timeout_seconds": "600",
-    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_raylet_start_wait_time_s": "5",  # for one question whether the node is there; `_for_serve` asks again
     "RAY_gcs_server_port_wait_time_s": "600",
     "RAY_gcs_rpc_server_connect_timeout_s": "120",
     "RAY_py_gcs_connect_timeout_s": "120",
@@ -170,6 +171,13 @@ def busy() -> str:
     return f"{said}: it may start once fewer do" if load > 2 * cores else said
 
 
+AGENTS_PORTS = (
+    "metrics_agent_port",
+    "metrics_export_port",
+    "dashboard_agent_listen_port",
+    "runtime_env_agent_port",
+)
+"""Ports of a raylet's agents. If the agents choose them, the raylet ends itself unless they have within 15 s."""
 MODULES = "ServeHead"
 """Part of Ray's dashboard that `serve deploy` and `serve status` talk to. The other parts are nine processes, with
 0.3 GB of memory and a good part of a start."""
@@ -177,13 +185,17 @@ MODULES = "ServeHead"
 
 @contextmanager
 def _for_serve() -> Iterator[None]:
-    """Have Ray start no more of its dashboard than MODULES, and wait for its node as long as the raylet runs: Ray's
-    30 s are too few on a busy machine. No setting of Ray's does either."""
+    """Have Ray start no more of its dashboard than MODULES, and wait for its node while the raylet runs, and for that
+    one's agents: Ray's 30 and 15 s are too few on a busy machine. No setting of Ray's does that."""
     from ray._private import ray_constants, services
 
-    ask, start = services.get_node, services.start_ray_process
+    ask, start, start_raylet = services.get_node, services.start_ray_process, services.start_raylet
 
-    def start_of(command: list[str], process_type: str, *args: object, **options: object) -> object:
+    def raylet_of(*args: Any, **options: Any) -> object:
+        ports = {name: options.get(name) or free_port() for name in AGENTS_PORTS}
+        return start_raylet(*args, **options | ports)
+
+    def start_of(command: list[str], process_type: str, *args: Any, **options: Any) -> object:
         if process_type == ray_constants.PROCESS_TYPE_DASHBOARD:
             command = [*command, f"--modules-to-load={MODULES}"]
         return start(command, process_type, *args, **options)
@@ -198,11 +210,11 @@ def _for_serve() -> Iterator[None]:
                     raise
             time.sleep(0.5)
 
-    services.get_node, services.start_ray_process = wait, start_of
+    services.get_node, services.start_ray_process, services.start_raylet = wait, start_of, raylet_of
     try:
         yield
     finally:
-        services.get_node, services.start_ray_process = ask, start
+        services.get_node, services.start_ray_process, services.start_raylet = ask, start, start_raylet
 
 
 RAYLET = "raylet"
