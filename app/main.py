@@ -141,8 +141,13 @@ def _control(deployment: Any, replicas: int = 1, drain_s: float = 20.0) -> Deplo
     )
 
 
-# A replica that died is noticed at its next health check, and only then replaced.
-WATCHED = {"health_check_period_s": 1.0, "health_check_timeout_s": 10.0, "graceful_shutdown_wait_loop_s": 0.5}
+# A replica that died is noticed at its next health check, and only then replaced. One that does not answer may wait for
+# the processor; requests avoid it meanwhile, by signs of life of their own.
+WATCHED = {
+    "health_check_period_s": 1.0,
+    "health_check_timeout_s": 120.0,
+    "graceful_shutdown_wait_loop_s": 0.5,
+}
 DEPLOYMENTS: dict[str, Any] = {VERIFIER: Verifier, DRAFTER: Drafter, EXPANDER: Expander, MIDDLE: Middle}
 """Deployments, by pool."""
 LIVE: dict[str, type[Live]] = {

@@ -35,7 +35,8 @@ ENVIRONMENT = {
     "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**28),  # of bytes: a snapshot may name many devices
     # On a busy machine HAProxy takes longer to start than the 5 s after which Serve starts it anew, and three times is
     # for good; a new controller asks one that runs, and answers, in the same way.
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "600",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120",  # of one that starves; one that has ended is noticed all the same
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",  # its dozen processes took more than Ray's 60 s there, once
     # Ray's own limits, of 5 to 120 s, end the start of a healthy node where other programs keep the cores busy.
     "RAY_agent_register_timeout_ms": "600000",
@@ -171,12 +172,8 @@ def busy() -> str:
     return f"{said}: it may start once fewer do" if load > 2 * cores else said
 
 
-AGENTS_PORTS = (
-    "metrics_agent_port",
-    "metrics_export_port",
-    "dashboard_agent_listen_port",
-    "runtime_env_agent_port",
-)
+LISTENS = "dashboard_agent_listen_port"
+AGENTS_PORTS = ("metrics_agent_port", "metrics_export_port", LISTENS, "runtime_env_agent_port")
 """Ports of a raylet's agents. If the agents choose them, the raylet ends itself unless they have within 15 s."""
 MODULES = "ServeHead"
 """Part of Ray's dashboard that `serve deploy` and `serve status` talk to. The other parts are nine processes, with
@@ -191,13 +188,16 @@ def _for_serve() -> Iterator[None]:
 
     ask, start, start_raylet = services.get_node, services.start_ray_process, services.start_raylet
 
+    ports = {name: free_port() for name in AGENTS_PORTS}
+
     def raylet_of(*args: Any, **options: Any) -> object:
-        ports = {name: options.get(name) or free_port() for name in AGENTS_PORTS}
         return start_raylet(*args, **options | ports)
 
     def start_of(command: list[str], process_type: str, *args: Any, **options: Any) -> object:
         if process_type == ray_constants.PROCESS_TYPE_DASHBOARD:
             command = [*command, f"--modules-to-load={MODULES}"]
+        elif process_type == ray_constants.PROCESS_TYPE_RAYLET:  # Ray itself tells the agent alone
+            command = [*command, f"--{LISTENS}={ports[LISTENS]}"]
         return start(command, process_type, *args, **options)
 
     def wait(gcs_address: str, node_id: str) -> object:

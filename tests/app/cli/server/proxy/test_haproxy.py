@@ -222,25 +222,27 @@ def proxied(
         yield port
 
 
-def test_one_that_is_stopped_has_a_stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, look = threading.Event(), stand_in._pid_at
-
-    def looked(config: Path) -> int:
-        seen.set() if (found := look(config)) else None
-        return found
-
-    monkeypatch.setattr(stand_in, "_pid_at", looked)
-    with proxied(tmp_path, Scheme) as port:
+def test_one_that_is_slow_is_left_alone(tmp_path: Path) -> None:
+    """On a busy machine a healthy HAProxy gets no processor for seconds: stopped for as long as several looks take, it
+    is there afterwards, and its connections are."""
+    with proxied(tmp_path, Scheme) as port, httpx.Client(timeout=20) as client:
+        url = f"http://127.0.0.1:{port}/"
+        assert client.get(url).status_code == 200
         until(lambda: bool(watchers(tmp_path)))
-        ((_, parent),) = watchers(tmp_path).items()
-        config = next((tmp_path / "h").rglob("haproxy.cfg"))
-        waiting = threading.Thread(target=stand_in._wait_for_end, args=[parent, config], daemon=True)
-        waiting.start()
-        assert seen.wait(20)
+        ((watcher, parent),) = watchers(tmp_path).items()
         os.kill(parent, signal.SIGSTOP)
-        waiting.join(20)
-        assert not waiting.is_alive()
-        until(lambda: answers(f"http://127.0.0.1:{port}/"))
+        looks = voluntary_switches(watcher) + 5 * round(1.0 / stand_in.LOOK_S)
+        until(lambda: voluntary_switches(watcher) > looks)
+        os.kill(parent, signal.SIGCONT)
+        assert client.get(url).status_code == 200
+        assert name(parent) == "haproxy"
+        assert not children_of(watcher)
+
+
+def voluntary_switches(pid: int) -> int:
+    """Return how often a process has waited for something so far: a watcher once a look."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("voluntary_ctxt")).split()[1])
 
 
 def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> None:
@@ -273,8 +275,7 @@ def test_one_that_dies_has_a_stand_in_until_ray_has_another(tmp_path: Path) -> N
         assert httpx.get(url, timeout=20).status_code == 200
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_stand_in_that_dies_or_hangs_has_a_successor(tmp_path: Path, sign: signal.Signals) -> None:
+def test_a_stand_in_that_dies_has_a_successor(tmp_path: Path) -> None:
     with proxied(tmp_path, Scheme) as port:
         url = f"http://127.0.0.1:{port}/"
         until(lambda: bool(watchers(tmp_path)))
@@ -284,7 +285,7 @@ def test_a_stand_in_that_dies_or_hangs_has_a_successor(tmp_path: Path, sign: sig
         (first,) = children_of(watcher)
         config = next((tmp_path / "h").rglob("stand-in.cfg"))
         until(lambda: (config.parent / "spare").exists() and stand_in._has(config, set()))
-        os.kill(first, sign)
+        os.kill(first, signal.SIGKILL)
         until(lambda: children_of(watcher) not in ([], [first]))
         until(lambda: answers(url))
         assert name(first) is None
