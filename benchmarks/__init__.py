@@ -1,1 +1,1 @@
-"""Benchmarks behind claims of performance: `python -m benchmarks` lists them, `python -m benchmarks NAME` runs one."""
+"""Benchmarks behind claims of performance: `tandem benchmark` lists them, `tandem benchmark NAME` runs one."""

@@ -1,6 +1,6 @@
 """The Serve application as `tandem up` starts it, for benchmarks that go through the front door.
 
-It runs the code of the tree that the benchmark lies in, wherever Tandem is installed from.
+It runs the code of the tree that the benchmark lies in, whatever other Tandem is installed.
 """
 
 from __future__ import annotations

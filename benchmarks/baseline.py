@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -123,13 +124,14 @@ def module(tree: Path, *names: str) -> str:
 @contextmanager
 def worktree(commit: str, repository: Path = ROOT) -> Iterator[Path | None]:
     """Yield a folder with the files of a commit; None without a commit, or, with a message, if the repository's
-    history lacks it (a shallow clone)."""
+    history lacks it (a shallow clone), or there is none (an installed package)."""
     if not commit:
         yield None
         return
     git = ["git", "-C", str(repository)]
-    if subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True).returncode:
-        print(f"The history here has no commit {commit}: only this tree is measured.", file=sys.stderr)
+    exists = [*git, "cat-file", "-e", f"{commit}^{{commit}}"]
+    if shutil.which("git") is None or subprocess.run(exists, capture_output=True).returncode:
+        print(f"There is no history here with commit {commit}: only this tree is measured.", file=sys.stderr)
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="tandem-base-") as folder:

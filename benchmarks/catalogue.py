@@ -78,4 +78,4 @@ BENCHMARKS = {
     "versus_vllm": Benchmark("speed.versus_vllm", 20),
     "wire": Benchmark("speed.wire", 1),
 }
-"""Benchmarks, by the names that `python -m benchmarks` takes, folder by folder."""
+"""Benchmarks, by the names that `tandem benchmark` takes, folder by folder."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = Path(os.environ.get("TANDEM_DATA", ROOT.parent / "shared" / "data"))
+import tandem
+from tandem.simulator.hardware.profiles import public_folder
+
+ROOT = Path(tandem.__file__).resolve().parents[1]
+"""Folder with the package `tandem`: the checkout, or where packages are installed."""
+DATA = public_folder()
 NO_DATA = (
-    "the public data is not here: `python -m benchmarks data --fetch` has it, or TANDEM_DATA names its folder"
+    f"the public data are not in {DATA}: `tandem benchmark data --fetch` fetches them, or TANDEM_DATA names another "
+    "folder"
 )
 
 MODELS = Path("~/.cache/tandem-models").expanduser()

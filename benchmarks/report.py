@@ -22,7 +22,7 @@ FILE_WIDTH = 160  # characters, of what is written to a file
 def parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Return a parser for the options of this benchmark. description: its module's docstring."""
     return argparse.ArgumentParser(
-        prog=f"python -m benchmarks {name}",
+        prog=f"tandem benchmark {name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""Cut the outer part off a model, for devices: `python -m training.split MODEL --layers m --out DIR`.
+"""Cut the outer part off a model, for devices: `tandem split MODEL --layers m --out DIR`.
 
 DIR is then a bundle: embedding, the first m layers, norm and head, the adapter if one is given, the tokenizer, and a
 checksum of the whole model, by which a device and the cloud's middle know that they belong together. The middle is
@@ -19,7 +19,7 @@ from tandem.engine.torch.split import bundle
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.split",
+        prog="tandem split",
         description=(__doc__ or ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

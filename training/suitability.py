@@ -1,10 +1,10 @@
 """Fit the classifier of questions whose answers can be sketched:
 
-    python -m training.suitability LABELS [--l2 3] [--features 200]
+    python -m tandem.training.suitability LABELS [--l2 3] [--features 200]
 
-LABELS is Skeleton-of-Thought's file of WizardLM's questions, which `python -m benchmarks data --fetch` has as
+LABELS is Skeleton-of-Thought's file of WizardLM's questions, which `tandem benchmark data --fetch` has as
 `prompts/sot_wizardlm_router.csv`; our own (`tests/policies/sketch/questions.csv`) are the other source. Its labels of
-Vicuna's and LIMA's questions are left for `python -m benchmarks pice_suitability`. Writes
+Vicuna's and LIMA's questions are left for `tandem benchmark pice_suitability`. Writes
 `policies/sketch/suitability.json`; the same options give the same file.
 """
 

@@ -1,6 +1,6 @@
 """Autoscaled pools over days with a trough: replica-seconds at equal times to first token and equal stalls, simulated.
 
-    python -m benchmarks autoscaling [--seeds 5] [--choosing 2] [--only NAME] [--plot FILE]
+    tandem benchmark autoscaling [--seeds 5] [--choosing 2] [--only NAME] [--plot FILE]
 
 Four compressed days (see `days`) at verifiers with Llama-3-70B on four A100s each, which take 30 s to start. They are
 simulated as queues (see `queueing`), with the simulator's step times and its pool; the policies are the live ones.

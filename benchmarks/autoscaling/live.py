@@ -1,6 +1,6 @@
 """Autoscaled pools, live and scaled down: the conversation trace at the front door of up to two small replicas.
 
-    python -m benchmarks autoscaling_live [--span-s 120] [--rate 6.5]
+    tandem benchmark autoscaling_live [--span-s 120] [--rate 6.5]
 
 Real models, on a single thread in each replica, so that a machine of two cores has room for two. Requests arrive as at
 the peak of Azure's conversation trace, thinned to `rate` a second, with a lull: the middle third has a tenth of them.

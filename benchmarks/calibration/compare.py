@@ -1,7 +1,7 @@
 """The simulator against reality: the same requests live on this machine and simulated.
 
-    python -m benchmarks calibration [--requests 200] [--grow 4] [--engine vllm] [--modes split]
-    python -m benchmarks calibration --real real.jsonl
+    tandem benchmark calibration [--requests 200] [--grow 4] [--engine vllm] [--modes split]
+    tandem benchmark calibration --real real.jsonl
 
 Live: a target (the embedded one, grown), and emulated devices behind emulated links, in processes of their own, driven
 by the executor over the wire. In mode split: the embedded target cut in two (m = 2), its middle in another process, and

@@ -1,6 +1,6 @@
 """The hardware model against measurements: held-out rows and combinations of the public tables, and two real vLLM runs.
 
-    python -m benchmarks hardware
+    tandem benchmark hardware
 
 Needs the public data (see `simulator.hardware.data_folder`). The vLLM runs (Llama-3.1-8B, 300
 requests, one RTX 4090 with a full KV cache and one RTX PRO 6000) are simulated with their own arrivals and

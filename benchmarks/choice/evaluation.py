@@ -1,6 +1,6 @@
 """The mode is chosen: policy `auto` beside an oracle and every fixed mode, in virtual time.
 
-    python -m benchmarks auto [--seeds 1] [--count 240] [--judged 24] [--only NAME]
+    tandem benchmark auto [--seeds 1] [--count 240] [--judged 24] [--only NAME]
 
 The oracle runs every mode on the same request, with the device of its client, under the same load by others, and knows
 how each ends: the answer's length, too, which nobody else knows beforehand. Fixed modes serve the whole workload, so

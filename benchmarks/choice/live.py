@@ -1,6 +1,6 @@
 """Modes ranked live: what the router expects of every way to answer, beside what comes of it, over HTTP.
 
-    python -m benchmarks auto_live [--fleets near phones service] [--rounds 3] [--models DIR]
+    tandem benchmark auto_live [--fleets near phones service] [--rounds 3] [--models DIR]
 
 The deployed Serve application with the policy `auto`, on the embedded family, or with --models on a real pair of
 llama.cpp (Qwen2.5-Coder 1.5B and 0.5B, SmolLM2 on the devices; `make llamacpp`). Speeds of phones, links and the

@@ -1,6 +1,6 @@
 """DiSCo's evaluation: dispatch and migration between a server and a phone, beside the paper's tables 2, 3 and 6.
 
-    python -m benchmarks disco [--seeds 10]
+    tandem benchmark disco [--seeds 10]
 
 The policies are the live system's; times are drawn, not measured. The paper published neither its traces nor its
 prompts (a sample of Alpaca). For the server's times stand log-normals: their means as the spec takes them from the

@@ -1,6 +1,6 @@
 """Quality of answers that one model begins and another ends, by where they are cut: DiSCo's appendix D.
 
-    python -m benchmarks migration_quality [--questions 200] [--seed 11]
+    tandem benchmark migration_quality [--questions 200] [--seed 11]
 
 The embedded family on questions in phrasings that it was never trained on. The first endpoint gives part of at
 most 256 tokens, then the second opens a session with them as its log, as a race's hand-over does; `other` has another

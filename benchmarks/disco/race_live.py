@@ -1,6 +1,6 @@
 """DiSCo live, over HTTP: server only, device only, chance, and the race without and with migration.
 
-    python -m benchmarks race_live [--devices 12] [--requests 2] [--rounds 2] [--service gpt-4o-mini | --engine FILE]
+    tandem benchmark race_live [--devices 12] [--requests 2] [--rounds 2] [--service gpt-4o-mini | --engine FILE]
 
 The deployed Serve application with the embedded family. Devices are slowed to the paper's three profiles, and the
 server's first token waits for a log-normal's draw in place of a service's network and queue (mean and σ as

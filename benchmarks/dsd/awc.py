@@ -1,6 +1,6 @@
 """Loss of the window policies against the best fixed window of each scenario, known only afterwards.
 
-    python -m benchmarks awc [--scenarios 100]
+    tandem benchmark awc [--scenarios 100]
 
 Held-out scenarios from the training ranges, and others outside of them: RTTs from 80 to 150 ms (drawn from the public
 cellular and Wi-Fi conditions' range), drafters that cost next to nothing or more than the target. Simulated;

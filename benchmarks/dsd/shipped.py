@@ -1,6 +1,6 @@
 """Window policies on the shipped configuration, simulated: which one its default should be.
 
-    python -m benchmarks windows [--seeds 5] [--answers 40]
+    tandem benchmark windows [--seeds 5] [--answers 40]
 
 The devices and links of app/configs/local.yaml, each asked by itself and all at once, and the cloud's own drafter,
 asked by one and by four. Every user asks again when an answer is there, from the first answer of a new system on, which

@@ -1,6 +1,6 @@
 """Speculative decoding against cloud-only decoding, one request at a time, on the embedded pair.
 
-    python -m benchmarks speculation [--prompts 4] [--rounds 3] [--window 6] [--pairs 3] [--base COMMIT]
+    tandem benchmark speculation [--prompts 4] [--rounds 3] [--window 6] [--pairs 3] [--base COMMIT]
 
 Verifier and drafter run in processes of their own and are driven by the executor over the wire, as under
 Serve. Fused: the drafter is next to the verifier. Distributed: the same small model behind an emulated link

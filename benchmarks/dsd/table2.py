@@ -1,6 +1,6 @@
 """DSD's Table 2, predicted by the simulator: static, dynamic and adaptive windows in twelve settings.
 
-    python -m benchmarks dsd_table2 [--seeds 5] [--targets 3] [--orderings]
+    tandem benchmark dsd_table2 [--seeds 5] [--targets 3] [--orderings]
 
 The paper prints neither its acceptance rates nor how many requests are under way. The latter follow, per data set, from
 Little's law in one cell (static, 600 drafters, 10 ms), in proportion to the drafters elsewhere; α is fitted to that

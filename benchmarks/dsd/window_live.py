@@ -1,6 +1,6 @@
 """The window over time, live: static, dynamic and AWC while the link's round-trip time changes.
 
-    python -m benchmarks window_live [--rounds 3] [--phase-s 6] [--without-drafter]
+    tandem benchmark window_live [--rounds 3] [--phase-s 6] [--without-drafter]
 
 The embedded pair with the target grown, in processes of their own, driven by the executor over the wire. The
 device's link is emulated; its RTT steps 5 → 30 → 80 → 5 ms while long answers are given one after the other.

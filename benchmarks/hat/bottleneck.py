@@ -1,6 +1,6 @@
 """Bottleneck: whether a few numbers in place of a state hide a prompt, if they are trained to.
 
-    python -m benchmarks hat_bottleneck [--texts 4] [--steps 300]
+    tandem benchmark hat_bottleneck [--texts 4] [--steps 300]
 
 In place of a state after m = 2 layers a device sends a few numbers that a linear map makes of it; the middle maps them
 back to a state. Both maps are trained on texts of another world: to leave the whole model's distribution of next tokens

@@ -1,6 +1,6 @@
 """HAT's equation for a chunk's size beside fixed chunks that overlap, simulated: what it brings in TTFT.
 
-    python -m benchmarks hat_chunks [--seeds 2]
+    tandem benchmark hat_chunks [--seeds 2]
 
 The setting is that of `benchmarks hat`, with half as many requests, for a cloud of 1, 4 and 8 stages, at rates that
 keep it about as busy. The equation (policy `hat`) stands with its floor of 32 tokens and without one. All have P + 2

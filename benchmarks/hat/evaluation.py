@@ -1,6 +1,6 @@
 """HAT's evaluation, simulated: time to first token and between tokens, four systems, ablation, load and Wi-Fi.
 
-    python -m benchmarks hat [--seeds 3]
+    tandem benchmark hat [--seeds 3]
 
 All systems are policies of one live mode, `split`, in virtual time (simulated); none has code of its own. U-shape sends
 the prompt in one piece and drafts nothing; U-Sarathi cuts it into fixed chunks, at the device (no chunk leaves before

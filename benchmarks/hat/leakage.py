@@ -1,6 +1,6 @@
 """Leakage: how much of a prompt its hidden states reveal to a cloud that has the public base model.
 
-    python -m benchmarks hat_leakage [--texts 6]
+    tandem benchmark hat_leakage [--texts 6]
 
 A device uploads the hidden states after its first m layers (float16, as on the wire). An attacker tries to
 recover the prompt in two ways. A **probe**: a linear map from a state to the public embedding of its token, trained on

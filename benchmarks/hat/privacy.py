@@ -1,6 +1,6 @@
 """Privacy: what an attacker reads of names, addresses and numbers in what leaves a device with stand-ins.
 
-    python -m benchmarks privacy [--values 200]
+    tandem benchmark privacy [--values 200]
 
 Into SpecBench's prompts, in sentences with and without words that announce them, come values of each kind, drawn from
 Faker's data of ten countries. What leaves is read by an attacker who knows how such values look: he reads a value if it

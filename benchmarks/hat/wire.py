@@ -1,6 +1,6 @@
 """Loss of hidden states on the wire: share of a model's next tokens that each kind keeps, and its bits a number.
 
-    python -m benchmarks hat_wire [--model DIR] [--layers 2] [--texts 24]
+    tandem benchmark hat_wire [--model DIR] [--layers 2] [--texts 24]
 
 The states after a device's first layers go through `pack` and `unpack` of each kind on their way up, and what the model
 returns of them (before its last norm) through those of the kind that comes back. A next token is kept if it is the one

@@ -1,6 +1,6 @@
 """Mode sketch beside mode cloud on the shipped configuration: how late the slowest answers are.
 
-    python -m benchmarks pice_bound [--rounds 4]
+    tandem benchmark pice_bound [--rounds 4]
 
 The application of app/configs/local.yaml, with its four unlike devices (emulated), is asked long questions that were
 not trained on, 1, 2, 4, 8 and 16 at once, in both modes in alternation. All of it shares this machine's cores.

@@ -1,6 +1,6 @@
 """Suitability of questions: the classifier beside human labels of questions that it was not fitted on.
 
-    python -m benchmarks pice_suitability
+    tandem benchmark pice_suitability
 
 The labels are those of Skeleton-of-Thought (Ning et al. 2024, appendix C.2.1): 1 where the answer is a list of points
 that can be expanded in parallel, each with enough to tell. The classifier (`policies/sketch/suitability.py`) was fitted

@@ -1,6 +1,6 @@
 """PICE, live: the cloud's places bind, four devices expand its sketches, and questions come faster than it can answer.
 
-    python -m benchmarks pice_live [--requests 80] [--rounds 3] [--profile jetson-orin-qwen15b] [--model small]
+    tandem benchmark pice_live [--requests 80] [--rounds 3] [--profile jetson-orin-qwen15b] [--model small]
 
 The embedded models in this process, over the wire; their tokens are their own. Times are emulated, all of them so many
 times as quick as the hardware's (--quicker). The target: at most 20 answers at once at 6.8 tokens/s each, as PICE's

@@ -1,6 +1,6 @@
 """PICE's answers beside the cloud's and the small models' own, on the embedded family.
 
-    python -m benchmarks pice_quality [--questions 210] [--expanders tiny small …]
+    tandem benchmark pice_quality [--questions 210] [--expanders tiny small …]
 
 Questions of every kind in phrasings that the family was never trained on: facts and sums have short answers, the
 others long ones. Cloud-only: mode `cloud`. Edge-only: a small model alone. PICE: mode `sketch` with one device, or with

@@ -1,6 +1,6 @@
 """PICE's table III, simulated: answers a minute and latency for four LLMs, and their dependencies.
 
-    python -m benchmarks pice_table3 [--seeds 3]
+    tandem benchmark pice_table3 [--seeds 3]
 
 All systems are settings of one application in virtual time (simulated). They use of the paper: the cloud's places
 (20) and answers a minute of table III's row "cloud-only", from which follows what a full batch takes a step; table I's

@@ -1,6 +1,6 @@
 """Acceptances of real models on the tables of real GPUs: speculation over 20 ms beside the cloud alone, by load.
 
-    python -m benchmarks real_gpu [--recorded FILE] [--answers 120]
+    tandem benchmark real_gpu [--recorded FILE] [--answers 120]
 
 In virtual time. Recorded (`real_record`): which tokens of Qwen2.5-Coder 1.5B its 0.5B would have drafted
 on HumanEval (code) and on SpecBench and Vicuna's questions (chat), and the lengths of prompts and answers. Emulated:

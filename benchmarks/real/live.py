@@ -1,6 +1,6 @@
 """Real models in every mode: code, mathematics and chats, beside the cloud alone.
 
-    python -m benchmarks real [--models DIR] [--prompts 8] [--modes cloud fused] [--results FILE]
+    tandem benchmark real [--models DIR] [--prompts 8] [--modes cloud fused] [--results FILE]
 
 Prompts of HumanEval, GSM8K, SpecBench and Vicuna; greedy answers. A target and a drafter of one vocabulary, and a small
 model of another one on a device; all of them on this machine, whose cores they share, so drafts that cost time can

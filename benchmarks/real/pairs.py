@@ -1,6 +1,6 @@
 """Drafts between two models, also of two vocabularies: how many are drafted and accepted in rounds of real text.
 
-    python -m benchmarks real_pairs [--target T.gguf] [--drafter D.gguf] [--prompts 8] [--tokens 48] [--window 4]
+    tandem benchmark real_pairs [--target T.gguf] [--drafter D.gguf] [--prompts 8] [--tokens 48] [--window 4]
 
 Rounds as in mode `speculative`, without an application. At temperature 1 drafts are sampled, with their distributions,
 or greedy; between two vocabularies sampled ones travel token by token, greedy ones as text. The load of the machine

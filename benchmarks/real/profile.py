@@ -1,6 +1,6 @@
 """Step times of real models on this machine, in tables that the simulator reads.
 
-    python -m benchmarks real_profile [--out profiles] [--models DIR] [--threads 2] [--fast]
+    tandem benchmark real_profile [--out profiles] [--models DIR] [--threads 2] [--fast]
 
 Times llama.cpp's forward pass below Tandem's engine, medians of some steps of each kind: prompts by length, and windows
 by sequences × positions, after few and after many cached tokens. Each model's table is a file of its own, with the

@@ -1,6 +1,6 @@
 """Acceptances recorded from real models: which of the target's tokens its drafter would have drafted.
 
-    python -m benchmarks real_record [--prompts 20] [--out acceptance.jsonl] [--models DIR] [--streams 4]
+    tandem benchmark real_record [--prompts 20] [--out acceptance.jsonl] [--models DIR] [--streams 4]
 
 The target answers prompts of the four sets, several at once, in its engine over llama.cpp and without an application;
 the drafter reads every answer in one pass. With greedy decoding that is all there is to know of a pair: a rejected

@@ -1,6 +1,6 @@
 """Sketches of real models: what share of answers is sketched, and what the others wait for.
 
-    python -m benchmarks real_sketch [--models DIR] [--prompts 6] [--tokens 200] [--answers FILE]
+    tandem benchmark real_sketch [--models DIR] [--prompts 6] [--tokens 200] [--answers FILE]
 
 Prompts of Vicuna and SpecBench, one at a time, each in mode cloud and in mode sketch at once after it. A target of 1.5B
 parameters; a device with 0.5B of its vocabulary, one with 135M of another. All of them on this machine, whose cores

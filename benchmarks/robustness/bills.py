@@ -1,6 +1,6 @@
 """Bills under killed processes: whether every answer is billed, and none twice.
 
-    python -m benchmarks bills [--answers 2000] [--clients 12]
+    tandem benchmark bills [--answers 2000] [--clients 12]
 
 The application with a null engine answers clients that have a key each and read one stream after the other, while the
 processes of one kind are killed (SIGKILL) again and again, each time soon after the successor of the last one is there:

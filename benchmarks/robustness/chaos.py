@@ -1,6 +1,6 @@
 """Faults by the thousand, in virtual time: every seed draws a system, its requests and what happens to it.
 
-    python -m benchmarks chaos [--seeds 10000] [--seed N] [--sabotages]
+    tandem benchmark chaos [--seeds 10000] [--seed N] [--sabotages]
 
 The live code runs (see `simulator.chaos`, which says what is promised), on as many cores as there are. Results are
 written line by line in a folder (--work), so that an interrupted run goes on where it stopped; changed code begins
@@ -69,7 +69,7 @@ def attempt(seed: int) -> ChaosOutcome:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def code_version(root: Path = ROOT) -> str:
+def code_version(root: Path = ROOT / "tandem") -> str:
     """A hash of all that decides what a seed does."""
     digest = hashlib.sha256()
     for package in PACKAGES:
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             f"{len(failed)} seeds broke promises" + (f", the first {SHOWN}" if len(failed) > SHOWN else ""),
             ["what was broken", "how to replay it"],
             [
-                ["\n".join(one.broken[:3]), f"python -m benchmarks chaos --seed {one.seed}"]
+                ["\n".join(one.broken[:3]), f"tandem benchmark chaos --seed {one.seed}"]
                 for one in failed[:SHOWN]
             ],
         )

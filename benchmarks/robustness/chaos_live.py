@@ -1,6 +1,6 @@
 """Every process of the application killed and stopped under load: what its clients notice.
 
-    python -m benchmarks chaos_live [--streams 32] [--only Verifier Router]
+    tandem benchmark chaos_live [--streams 32] [--only Verifier Router]
 
 The application with the embedded models, two verifiers and two replicas of the API, under streams in all modes, some
 with a device that dials in, and with the limits of production. One process after the other is killed (SIGKILL), and

@@ -1,6 +1,6 @@
 """Hostile connections: whether API and gateway answer others while one machine holds all the connections it can.
 
-    python -m benchmarks connections [--connections 10000]
+    tandem benchmark connections [--connections 10000]
 
 The application with a null engine is attacked from one address (127.0.0.2), and used from another one: connections that
 say nothing, requests that come a byte at a time (slowloris; in the head, and in the body), answers that nobody reads,

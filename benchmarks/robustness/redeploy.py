@@ -1,6 +1,6 @@
 """Changes under load: whether requests fail, and streams break, while the application becomes another one.
 
-    python -m benchmarks redeploy [--streams 16] [--device]
+    tandem benchmark redeploy [--streams 16] [--device]
 
 The application with the embedded models, under streams in all modes, is changed four times as `tandem deploy` does it:
 in place (replicas, policies, a device more), then with other settings of engines and devices, then to a new version in

@@ -1,6 +1,6 @@
 """Four times the capacity for a while: what still comes through, and whether anything grows.
 
-    python -m benchmarks soak [--minutes 10] [--steady 60]
+    tandem benchmark soak [--minutes 10] [--steady 60]
 
 The application with the embedded models, under streams in all modes. Clients are doubled until neither twice nor four
 times as many bring a tenth more answers, which is the capacity; so many ask for a quarter of the time, then four times

@@ -1,6 +1,6 @@
 """The torch engine against a bare transformers loop; the gap a long prompt tears; the event loop beside it.
 
-    python -m benchmarks engine [--threads 2] [--rounds 5] [--steps 48] [--device cpu] [--shape 5m] [--context 128]
+    tandem benchmark engine [--threads 2] [--rounds 5] [--steps 48] [--device cpu] [--shape 5m] [--context 128]
                                 [--engine vllm [--grow 1]]
 
 With --engine vllm, the vLLM engine against plain AsyncLLM instead: see `benchmarks.speed.vllm_engine`.

@@ -1,6 +1,6 @@
 """The whole application on llama.cpp against llama.cpp's own server: streams at once, and speculation by kind of text.
 
-    python -m benchmarks llamacpp --models DIR [--rounds 3] [--prompts 6] [--tokens 96]
+    tandem benchmark llamacpp --models DIR [--rounds 3] [--prompts 6] [--tokens 96]
 
 Both serve the same GGUF file with as many threads; they take turns. llama.cpp's server is the one of the package
 xllamacpp, which has to be installed for it, with each of its own kinds of speculation: none, a draft model, lookup.

@@ -1,6 +1,6 @@
 """Cost of a form to an engine: masks as a share of decoding, and drafts accepted with and without a form.
 
-    python -m benchmarks mask [--target target] [--drafter small] [--engine torch] [--rounds 5] [--tokens 96]
+    tandem benchmark mask [--target target] [--drafter small] [--engine torch] [--rounds 5] [--tokens 96]
 
 Greedy answers of a JSON schema and free ones, in alternation; `--target` and `--drafter` may be paths of models.
 

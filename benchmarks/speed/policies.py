@@ -1,6 +1,6 @@
 """Cost of a decision: routing, batching, window, scheduling and dispatch policies.
 
-    python -m benchmarks policies [--rounds 7]
+    tandem benchmark policies [--rounds 7]
 
 Microseconds per decision, one after the other in one process; of each family the slowest policy counts.
 Routing: 20 replicas; batching: 16 sequences of all kinds; scheduling: 400 requests of which 64 may run.

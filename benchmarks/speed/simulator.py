@@ -1,6 +1,6 @@
 """Speed of the simulator: 400 conversations, and 100,000, beside the commit before the rebuild.
 
-    python -m benchmarks simulator [--rounds 5] [--requests 100000] [--large-rounds 1] [--base COMMIT]
+    tandem benchmark simulator [--rounds 5] [--requests 100000] [--large-rounds 1] [--base COMMIT]
 
 Conversations have GSM8K's shape (mean 138 output tokens), static window 4, acceptance 0.8 a token. Every run is a
 process of its own, this tree's and the other commit's in turns; that one configures the same system by its own

@@ -1,6 +1,6 @@
 """The whole application on vLLM against `vllm serve`: load, speculation, and a burst of readers.
 
-    python -m benchmarks versus_vllm [--rounds 3] [--grow 4] [--model FOLDER]
+    tandem benchmark versus_vllm [--rounds 3] [--grow 4] [--model FOLDER]
 
 Either serves the embedded target, grown so that a step takes longer than what lies around it, with as many places, one
 torch thread and its own best settings; both are up on one machine and take turns. Clients stream chats over HTTP. Load:

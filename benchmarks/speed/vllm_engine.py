@@ -1,6 +1,6 @@
 """The vLLM engine against plain AsyncLLM, and what verification costs it.
 
-    python -m benchmarks engine --engine vllm [--rounds 5] [--steps 48] [--grow 1]
+    tandem benchmark engine --engine vllm [--rounds 5] [--steps 48] [--grow 1]
 
 ms per step: the engine (its scheduler, sessions, delivery to asyncio) and AsyncLLM with vLLM's own scheduler, either in
 a process of its own on the same model, decoding B requests, in alternation. A verification: 32 sessions with four right

@@ -1,6 +1,6 @@
 """TokenFlow beside its rivals at equal stall: time to first token, stall and throughput as frontiers, simulated.
 
-    python -m benchmarks tokenflow_frontier [--seeds 5] [--only NAME] [--plot FILE]
+    tandem benchmark tokenflow_frontier [--seeds 5] [--only NAME] [--plot FILE]
 
 Setups and hardware as in `tokenflow_sim`. No policy knows how long an answer gets: clients allow 4096 tokens each. Only
 SRPT is told, an upper estimate that is 24 % too high on average. With host memory, every policy has it; without, none.

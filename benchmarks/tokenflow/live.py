@@ -1,6 +1,6 @@
 """Buffer-aware streaming, live: FCFS, FCFS with chunked prefill, Andes-like and TokenFlow on one engine.
 
-    python -m benchmarks tokenflow [--grow 2] [--rounds 1] [--chunks 32 128] [--ablation]
+    tandem benchmark tokenflow [--grow 2] [--rounds 1] [--chunks 32 128] [--ablation]
                                    [--device cuda --shape 1b --longer 2]
 
 The embedded target, grown so that the engine is the bottleneck, in this process; with --shape, random weights of that

@@ -1,6 +1,6 @@
 """TokenFlow on vLLM, with and without host memory, simulated: vLLM's own scheduler and offloading in virtual time.
 
-    python -m benchmarks tokenflow_vllm [--seeds 3] [--only NAME]
+    tandem benchmark tokenflow_vllm [--seeds 3] [--only NAME]
 
 The bursts of `tokenflow_sim` on an RTX 4090, on vLLM as it is (first come, first served) and with `buffer_aware`, each
 without host memory and with 64 GiB at 20 GB/s (`kv_offloading_size`). Both know as much, get the same requests, and

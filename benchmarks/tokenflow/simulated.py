@@ -1,6 +1,6 @@
 """Buffer-aware streaming, simulated: the paper's bursts and Poisson settings on its hardware, and real arrivals.
 
-    python -m benchmarks tokenflow_sim [--seeds 3] [--chunks 256 512 1024 2048] [--only NAME]
+    tandem benchmark tokenflow_sim [--seeds 3] [--chunks 256 512 1024 2048] [--only NAME]
 
 Llama3-8B on an RTX 4090 and an A6000, Qwen2.5-32B on an H100; the same policy objects as live, times from public
 profiles or a roofline (simulated). Lengths, bursts and rates are the paper's Table 1 (the H100 stands for its H200:

@@ -21,7 +21,7 @@ def path(name: str) -> Path:
     folder = WEIGHTS / name
     if not (folder / "config.json").exists():
         raise FileNotFoundError(
-            f"{folder} has no weights; make them with: python -m training.family.train {name}"
+            f"{folder} has no weights; make them with: python -m tandem.training.family.train {name}"
         )
     return folder
 
@@ -36,7 +36,7 @@ def adapter(name: str = "target", layers: int = 2) -> Path:
     file = adapter_file(name, layers)
     if not file.exists():
         raise FileNotFoundError(
-            f"{file} is not there; make it with: python -m training.adapter {name} --layers {layers}"
+            f"{file} is not there; make it with: tandem adapter {name} --layers {layers} --out {file}"
         )
     return file
 

@@ -2,8 +2,9 @@
 
 A feature that binds the answer together, in the question, in the system prompt, or in the turns that the question
 refers back to, rules a sketch out. For the rest a logistic regression weighs features and words of the question
-(`python -m training.suitability` fits it). A wrong yes costs a few tokens, the question for a length, or an answer
-that reads worse; a wrong no loses what the expansion would have saved, some times as much: less than even odds suffice.
+(`python -m tandem.training.suitability` fits it). A wrong yes costs a few tokens, the question for a length, or an
+answer that reads worse; a wrong no loses what the expansion would have saved, some times as much: less than even odds
+suffice.
 """
 
 from __future__ import annotations

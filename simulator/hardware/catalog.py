@@ -37,7 +37,7 @@ MEMORY_FOR_ENGINE = 0.9  # share of a GPU's memory that an engine takes, as vLLM
 ACTIVATION_BYTES = 1.5e9  # share of that for activations and graphs, on each GPU
 HOST_S = 2.0e-3  # around a step where no table says more: scheduling, sampling, preparing inputs
 ERRORS = {"dense": 0.11, "decode attention": 0.16, "prefill attention": 0.40, "all-reduce": 0.30}
-"""Mean relative error of the roofline on tables that it has not seen, measured by `python -m benchmarks hardware`.
+"""Mean relative error of the roofline on tables that it has not seen, measured by `tandem benchmark hardware`.
 Tables scaled from another of the same GPU count as no better, except the dense operators: there is only one table to
 try."""
 SCALED_DENSE_ERROR = 0.05

@@ -9,6 +9,7 @@ from math import log2
 from pathlib import Path
 from typing import NamedTuple
 
+from tandem.engine import cache
 from tandem.simulator.hardware import tables
 from tandem.simulator.hardware.gpus import Gpu
 from tandem.simulator.hardware.interpolate import Chunks, Curve, Grid
@@ -91,13 +92,22 @@ CPU_OVERHEAD_MODELS = {"Llama-2-7B": "Llama-2-7b-hf", "Llama-2-70B": "Llama-2-70
 _SAME_CHIP = {"A40": "A6000", "RTX3090": "A6000"}  # GA102
 
 
+def public_folder() -> Path:
+    """Return the folder for public data, whether or not it is there: $TANDEM_DATA, else `../shared/data` beside a
+    checkout that has it, else `data` in Tandem's cache folder."""
+    if named := os.environ.get("TANDEM_DATA"):
+        return Path(named)
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return beside if beside.is_dir() else cache.folder() / "data"
+
+
 def data_folder(data: Path | None = None) -> Path | None:
-    """Return the folder of public profiles: the argument, $TANDEM_DATA, or ../shared/data; None if there is none.
+    """Return the folder of public profiles: the argument or `public_folder`; None if there are no profiles.
 
     Raises UnknownHardware if the argument or variable names a folder without profiles.
     """
     named = data or os.environ.get("TANDEM_DATA")
-    folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "data"
+    folder = data or public_folder()
     if (folder / "vidur_profiles").is_dir():
         return folder
     if named:

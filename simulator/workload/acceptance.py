@@ -38,7 +38,7 @@ def recorded(
 ) -> list[bytes]:
     """Return sequences of the given lengths, made of whole recorded ones in random order.
 
-    path: a file that `python -m training.family.acceptance` wrote; None for the sample that comes with Tandem.
+    path: a file that `python -m tandem.training.family.acceptance` wrote; None for the sample that comes with Tandem.
     family: only recordings of this task family. Raises ValueError if there are none.
     """
     pool = [unpack(r.acceptance) for r in recordings(path) if family in (None, r.family)]

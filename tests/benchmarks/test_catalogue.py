@@ -61,7 +61,7 @@ def test_a_benchmark_gets_its_options(capsys: pytest.CaptureFixture[str]) -> Non
         main(["simulator", "--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert said.startswith("usage: python -m benchmarks simulator ")
+    assert said.startswith("usage: tandem benchmark simulator ")
     assert "--large-rounds" in said
     assert BENCHMARKS["simulator"].line in said
 

@@ -13,11 +13,10 @@ import pytest
 import typer
 from ray.scripts.scripts import cli as ray
 
+from tandem.__main__ import cli
 from tandem.app.api.completions.schema import ChatRequest
 from tandem.app.api.routes import create_api
-from tandem.app.cli.main import cli
 from tandem.benchmarks.__main__ import DATA
-from tandem.benchmarks.__main__ import main as run_benchmark
 from tandem.benchmarks.catalogue import BENCHMARKS
 from tests.app.api.null_backend import NullBackend
 from tests.docs.documents import DOCUMENTS, ROOT, inline, name, shell, text
@@ -31,36 +30,61 @@ def arguments(line: str) -> list[str]:
     return shlex.split(re.sub(r"FILE(\.yaml)?", str(EXAMPLE), line), comments=True)
 
 
-def check_tandem(words: list[str]) -> None:
+def check_tandem(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Raises KeyError for a command that there is not, an error of usage for options that it has not.
 
-    A command that is only named needs none.
+    A command that is only named needs none. One that passes its words on has those options that its help names.
     """
     command: Any = typer.main.get_command(cli)
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         command = command.commands[words[0]]
         words = words[1:]
-    if words:
+    if not words:
+        return
+    if command.name == "benchmark":
+        check_benchmark(words, capsys)
+    elif command.ignore_unknown_options:
+        first = [words[0]] if words[0] in PARTS.get(command.name, ()) else []
+        check_passed_on(command, first, words[len(first) :], capsys)
+    else:
         with suppress(typer.Exit):  # after --version and -h
             command.make_context(command.name, words)
 
 
+PARTS = {"adapter": ("evaluate", "answers")}
+"""Commands of commands that pass their words on."""
+
+
+def check_benchmark(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    name, *options = words
+    assert name in {*BENCHMARKS, DATA, "NAME"}
+    if name != "NAME":
+        check_passed_on(typer.main.get_command(cli).commands["benchmark"], [name], options, capsys)
+
+
+def check_passed_on(
+    command: Any, first: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Options that the help names, which is asked for after `first`."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as left:
+        command.invoke(command.make_context(command.name, [*first, "--help"]))
+    assert left.value.code == 0
+    said = capsys.readouterr().out
+    assert said.startswith(" ".join(["usage: tandem", command.name, *first]))
+    assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", said))
+
+
 def check_python(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """`-m` a module that there is; a benchmark of the catalogue, with options that its help names."""
+    """`-m` a module that there is."""
     if words[0] != "-m":
         assert words[0] == "-c"
         compile(words[1], "-c", "exec")
         return
     _, module, *rest = words
     assert find_spec(module) is not None, module
-    if module != "benchmarks" or not rest or rest[0] == "NAME":
-        return
-    assert rest[0] in {*BENCHMARKS, DATA}
-    with pytest.raises(SystemExit) as left:
-        run_benchmark([rest[0], "--help"])
-    assert left.value.code == 0
-    there_are = re.findall(r"--[\w-]+", capsys.readouterr().out)
-    assert {option for option in rest if option.startswith("--")} <= set(there_are)
+    if module == "benchmarks" and rest:
+        check_benchmark(rest, capsys)
 
 
 def check_curl(words: list[str]) -> None:
@@ -78,7 +102,7 @@ def check(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     program = program.removeprefix(".venv/bin/")
     match program:
         case "tandem":
-            check_tandem(words)
+            check_tandem(words, capsys)
         case "python":
             check_python(words, capsys)
         case "curl":
@@ -127,9 +151,11 @@ def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]
         "tandem chat Hello --loud",
         "tandem keys lose key-1",
         "tandem sweep FILE.yaml",
-        "python -m benchmarks oracle",
-        "python -m benchmarks chaos --see 3",
-        "python -m training.nothing",
+        "tandem benchmark oracle",
+        "tandem benchmark chaos --see 3",
+        "tandem split target --layer 2",
+        "tandem adapter evaluate --out FILE",
+        "python -m tandem.training.nothing",
         "make love",
         "pytest tests/nowhere",
         "serve deploy app/nothing.yaml",

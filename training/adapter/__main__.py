@@ -1,15 +1,15 @@
 """Train the adapter with which the outer part of a split model drafts, and evaluate its drafts:
 
-    python -m training.adapter [MODEL] [--layers m] [--out FILE]                train and evaluate
-    python -m training.adapter evaluate [MODEL] [--layers m] [--adapter FILE]   evaluate one that there is
-    python -m training.adapter answers MODEL --questions FILE --out CORPUS      write a corpus of its own answers
+    tandem adapter [MODEL] [--layers m] --out FILE                  train and evaluate
+    tandem adapter evaluate [MODEL] [--layers m] [--adapter FILE]   evaluate one that there is
+    tandem adapter answers MODEL --questions FILE --out CORPUS      write a corpus of its own answers
 
 MODEL is a model of the embedded family, a local folder, or a hub's org/name that the torch engine runs. Without options
 it is the embedded target with m = 2, on texts about the family's world. For any other model give --corpus: one JSON
 object a line, {"question": …, "answer": …}. One line in 20 is kept for evaluation, unless --judge names other files.
 
 The adapter is one attention block of the model's shape behind its first m layers. The model itself stays as it is.
-Beside FILE (*.safetensors) goes a report of the same name (*.json); `python -m training.split MODEL --layers m
+Beside FILE (*.safetensors) goes a report of the same name (*.json); `tandem split MODEL --layers m
 --adapter FILE` makes a bundle with it. The same options give the same file, on the same machine with as many threads.
 """
 
@@ -66,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser(evaluating).parse_args(words[evaluating:])
     torch.set_num_threads(options.threads)
     embedded = options.model in family.NAMES
-    file: Path | None = options.file or (
-        family.adapter_file(options.model, options.layers) if embedded else None
-    )
+    file: Path | None = options.file
+    if file is None and evaluating and embedded:
+        file = family.adapter_file(options.model, options.layers)
     if file is None:
         sys.exit(f"{'which adapter? give --adapter' if evaluating else 'where to? give --out'} FILE")
     if not embedded and options.corpus is None and not (evaluating and options.judge):
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parser(evaluating: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m training.adapter" + (" evaluate" if evaluating else ""),
+        prog="tandem adapter" + (" evaluate" if evaluating else ""),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -114,7 +114,7 @@ def _parser(evaluating: bool) -> argparse.ArgumentParser:
             "--adapter", dest="file", type=Path, metavar="FILE", help="default: the family's own"
         )
     else:
-        parser.add_argument("--out", dest="file", type=Path, metavar="FILE", help="default: the family's own")
+        parser.add_argument("--out", dest="file", type=Path, metavar="FILE", help="*.safetensors to write")
         parser.add_argument("--steps", type=int, default=2500, help="batches to learn from (%(default)s)")
         parser.add_argument(
             "--loss",

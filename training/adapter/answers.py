@@ -1,6 +1,6 @@
 """Write a corpus of a model's own answers, which is what its adapter will draft:
 
-    python -m training.adapter answers MODEL --questions FILE [FILE …] --out CORPUS
+    tandem adapter answers MODEL --questions FILE [FILE …] --out CORPUS
 
 MODEL is as for training, or a GGUF file of that model, which llama.cpp runs. Each line of FILE is {"question": …}.
 Answers are greedy. CORPUS gets each when it is complete, and a second run goes on from there.
@@ -32,7 +32,7 @@ BLOCK = 16
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.adapter answers",
+        prog="tandem adapter answers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -119,7 +119,7 @@ def documents_of(tokenizer: Tokenizer, lines: Sequence[Line], longest: int) -> l
     for line in lines:
         if line.answer is None:
             raise ValueError(
-                "the corpus has questions without an answer; `python -m training.adapter answers` lets the model give "
+                "the corpus has questions without an answer; `tandem adapter answers` lets the model give "
                 f"its own: {line.question[:60]!r}"
             )
         prompt = prompt_of(tokenizer, line.question)

@@ -1,6 +1,6 @@
 """Train WC-DNN anew: sweep fixed windows over drawn scenarios, fit the network to what each window costs.
 
-    python -m training.awc.train [--scenarios 4800] [--epochs 50]
+    python -m tandem.training.awc.train [--scenarios 4800] [--epochs 50]
 
 Writes `weights.npz` (a few KB) and `report.json` beside `policies.speculation.awc.network`. The sweep runs as Ray
 tasks and is kept in a folder (--work), from which an interrupted training goes on.

@@ -1,4 +1,4 @@
-"""Record acceptance sequences of a real pair: `python -m training.family.acceptance --out FILE.jsonl`.
+"""Record acceptance sequences of a real pair: `python -m tandem.training.family.acceptance --out FILE.jsonl`.
 
 For each held-out question the target answers greedily; then one forward pass of the small model over question and
 answer shows at every position whether it would have drafted the target's own token. With greedy decoding
@@ -48,7 +48,7 @@ def record(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.family.acceptance", description=(__doc__ or "").split("\n")[0]
+        prog="python -m tandem.training.family.acceptance", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")
     parser.add_argument("--target", type=Path, default=path("target"), help="model folder")

@@ -1,4 +1,4 @@
-"""Evaluation of the family on held-out phrasings: `python -m training.family.evaluate`.
+"""Evaluation of the family on held-out phrasings: `python -m tandem.training.family.evaluate`.
 
 Prints a table, and as its last line one JSON object with the figures. Every figure is of the weights as saved
 (bf16), computed in float32, with greedy generation unless noted.
@@ -199,7 +199,7 @@ def evaluate(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.family.evaluate", description=__doc__.split("\n")[0]
+        prog="python -m tandem.training.family.evaluate", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--target", type=Path, default=path("target"), help="model folder (the family's)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Speed of the family in the torch engine: `python -m training.family.speed`.
+"""Speed of the family in the torch engine: `python -m tandem.training.family.speed`.
 
 Prints a table, and as its last line one JSON object with the medians. The models take turns in every round.
 """
@@ -73,7 +73,7 @@ async def _answer(engine: CoreEngine, prompts: Sequence[list[int]]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.family.speed", description=(__doc__ or "").split("\n")[0]
+        prog="python -m tandem.training.family.speed", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument(
         "models", nargs="*", default=["target", *EXPANDERS], help="of the family (target, expanders)"

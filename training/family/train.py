@@ -1,4 +1,4 @@
-"""Train the family from nothing: `python -m training.family.train target|tiny|small|medium|other|all`.
+"""Train the family from nothing: `python -m tandem.training.family.train target|tiny|small|medium|other|all`.
 
 Budgets are in tokens, so the result does not depend on the machine's speed. The recipe: Muon for the matrices
 of the blocks, AdamW for embeddings and norms, warm-up and cosine; float32 weights, bf16 products. About once
@@ -203,7 +203,7 @@ def train(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m training.family.train", description=__doc__.split("\n")[0]
+        prog="python -m tandem.training.family.train", description=__doc__.split("\n")[0]
     )
     parser.add_argument("model", choices=[*NAMES, "all"], help="which model to train")
     parser.add_argument(

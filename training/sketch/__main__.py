@@ -1,8 +1,8 @@
 """Tune the embedded target to shorter sketches with equally good expansions (PICE):
 
-    python -m training.sketch tune [--out FILE]         tune, judge, and write FILE if the bar is met
-    python -m training.sketch evaluate [--delta FILE]   judge a change that there is
-    python -m training.sketch merge OUT [--delta FILE]  write a model folder with the change in it
+    python -m tandem.training.sketch tune [--out FILE]         tune, judge, and write FILE if the bar is met
+    python -m tandem.training.sketch evaluate [--delta FILE]   judge a change that there is
+    python -m tandem.training.sketch merge OUT [--delta FILE]  write a model folder with the change in it
 
 Three steps. Supervised: notes lose the words without which the expander's sentence stays as good. Reward: pairs of
 sampled sketches, scored b1 / len(r) + b2 · ROUGE-1(expand(r), y), teach a model which of two scores more. Reinforced:
@@ -101,7 +101,7 @@ def _measure(target: LlamaForCausalLM, expander: Expander, options: argparse.Nam
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m training.sketch",
+        prog="python -m tandem.training.sketch",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""`python -m benchmarks data`, with a server of files on this machine."""
+"""`tandem benchmark data`, with a server of files on this machine."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_the_figures_and_how_to_replay_what_failed(
     assert ended.value.code == 1
     assert asked == [tmp_path / f"{code_version()}.jsonl"]
     said = capsys.readouterr().out
-    assert "python -m benchmarks chaos --seed 3" in said
+    assert "tandem benchmark chaos --seed 3" in said
     assert "--seed 4" not in said
     figures = {"seeds": 5, "failed": 1, "longest_gap_s": 6.0}
     assert json.loads(said.splitlines()[-1]) == {"benchmark": "chaos", "figures": figures}
