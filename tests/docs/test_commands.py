@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
-from contextlib import suppress
+from collections.abc import Collection
+from contextlib import redirect_stdout, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,7 +33,7 @@ def arguments(line: str) -> list[str]:
     return shlex.split(re.sub(r"FILE(\.yaml)?", str(EXAMPLE), line), comments=True)
 
 
-def check_tandem(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def check_tandem(words: list[str]) -> None:
     """Raises KeyError for a command that there is not, an error of usage for options that it has not.
 
     A command that is only named needs none. One that passes its words on has those options that its help names.
@@ -42,10 +45,9 @@ def check_tandem(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if not words:
         return
     if command.name == "benchmark":
-        check_benchmark(words, capsys)
-    elif command.ignore_unknown_options:
-        first = [words[0]] if words[0] in PARTS.get(command.name, ()) else []
-        check_passed_on(command, first, words[len(first) :], capsys)
+        check_benchmark(words)
+    elif command.context_settings.get("ignore_unknown_options"):
+        check_passed_on(command.name, words, PARTS.get(command.name, ()))
     else:
         with suppress(typer.Exit):  # after --version and -h
             command.make_context(command.name, words)
@@ -55,27 +57,31 @@ PARTS = {"adapter": ("evaluate", "answers")}
 """Commands of commands that pass their words on."""
 
 
-def check_benchmark(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    name, *options = words
-    assert name in {*BENCHMARKS, DATA, "NAME"}
-    if name != "NAME":
-        check_passed_on(typer.main.get_command(cli).commands["benchmark"], [name], options, capsys)
+def check_benchmark(words: list[str]) -> None:
+    assert words[0] in {*BENCHMARKS, DATA, "NAME"}
+    if words[0] != "NAME":
+        check_passed_on("benchmark", words, words[:1])
 
 
-def check_passed_on(
-    command: Any, first: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Options that the help names, which is asked for after `first`."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
-        command.invoke(command.make_context(command.name, [*first, "--help"]))
+def check_passed_on(command: str, words: list[str], parts: Collection[str]) -> None:
+    """Options that the command's help names, or that of the part of it which the first word is."""
+    options = {word for word in words if word.startswith("--")}
+    assert options <= options_of(command, words[0] if words[0] in parts else "")
+
+
+@cache
+def options_of(command: str, part: str) -> set[str]:
+    """Return the options that a command's help names."""
+    found: Any = typer.main.get_command(cli).commands[command]  # type: ignore[attr-defined]
+    words = [part, "--help"] if part else ["--help"]
+    with redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit) as left:
+        found.invoke(found.make_context(command, words))
     assert left.value.code == 0
-    said = capsys.readouterr().out
-    assert said.startswith(" ".join(["usage: tandem", command.name, *first]))
-    assert {word for word in words if word.startswith("--")} <= set(re.findall(r"--[\w-]+", said))
+    assert said.getvalue().startswith(" ".join(["usage: tandem", command, *words[:-1]]))
+    return set(re.findall(r"--[\w-]+", said.getvalue()))
 
 
-def check_python(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def check_python(words: list[str]) -> None:
     """`-m` a module that there is."""
     if words[0] != "-m":
         assert words[0] == "-c"
@@ -84,7 +90,7 @@ def check_python(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     _, module, *rest = words
     assert find_spec(module) is not None, module
     if module == "benchmarks" and rest:
-        check_benchmark(rest, capsys)
+        check_benchmark(rest)
 
 
 def check_curl(words: list[str]) -> None:
@@ -96,15 +102,15 @@ def check_curl(words: list[str]) -> None:
     ChatRequest.model_validate_json(words[words.index("-d") + 1])
 
 
-def check(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def check(line: str) -> None:
     """Raises for a line of a shell that would fail, and for one of a kind that nobody checks."""
     program, *words = arguments(line)
     program = program.removeprefix(".venv/bin/")
     match program:
         case "tandem":
-            check_tandem(words, capsys)
+            check_tandem(words)
         case "python":
-            check_python(words, capsys)
+            check_python(words)
         case "curl":
             check_curl(words)
         case "make":
@@ -127,7 +133,7 @@ def check(line: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_is_one(document: Path) -> None:
     lines = [
         line for line in shell(document) if not line.startswith("of_up()")
     ]  # tests/app/cli/server/test_up.py
@@ -139,7 +145,7 @@ def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]
     quoted += [line for line in inline(document, ".venv/bin/") if " " in line]
     for line in [*lines, *quoted]:
         try:
-            check(line, capsys)
+            check(line)
         except Exception as error:
             pytest.fail(f"{line}: {error!r}")
 
@@ -164,9 +170,9 @@ def test_every_command_is_one(document: Path, capsys: pytest.CaptureFixture[str]
         "rm -rf /",
     ],
 )
-def test_one_that_is_not_is_found(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_is_not_is_found(line: str) -> None:
     with pytest.raises((Exception, pytest.fail.Exception)):
-        check(line, capsys)
+        check(line)
 
 
 @pytest.mark.parametrize(

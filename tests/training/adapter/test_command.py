@@ -96,5 +96,5 @@ def test_help_suffices(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_familys_adapter_or_how_to_make_it() -> None:
     assert family.adapter().exists()
-    with pytest.raises(FileNotFoundError, match=r"training\.adapter small --layers 1"):
+    with pytest.raises(FileNotFoundError, match="tandem adapter small --layers 1"):
         family.adapter("small", 1)
