@@ -15,13 +15,15 @@ from tandem.deployments.modes.base import Mode, ModeRun, Services
 from tandem.deployments.modes.course import Course, Reconsider
 from tandem.deployments.request.assignment import (
     Assignment,
+    EndpointInfo,
     EndpointLost,
     NoEndpoint,
     Present,
     RoutingRequest,
 )
 from tandem.deployments.request.forecast import Change
-from tandem.deployments.request.job import Delta, Job, JobStats
+from tandem.deployments.request.job import Delta, Job, JobStats, Move, Reason
+from tandem.deployments.request.pools import DEVICE
 from tandem.deployments.request.session import EndpointSession, EndpointSessions, Reach, RequestContext
 from tandem.deployments.request.timeouts import Deadline, Limits
 from tandem.deployments.request.tokenlog import TokenLog
@@ -250,6 +252,11 @@ class _Request:
             await asyncio.sleep(min(self._retry_s, self._room_until_s - self._loop.time()))
         mode, stats = self._executor.mode(assignment.mode), self.stats
         stats.mode, stats.device, stats.prices = assignment.mode, assignment.device, assignment.prices
+        asked = self._job.mode
+        if asked is not None and assignment.mode != asked and not stats.moves:
+            stats.moves.append(
+                Move(len(self.log), "absent", _missing(MODES[asked], assignment.mode, self._job))
+            )
         if not (stats.replans or stats.changes):
             stats.forecast = assignment.forecast
         if self._job.trace is not None:
@@ -298,7 +305,7 @@ class _Request:
         if self._losses >= self._limits.replans and not patient:
             raise EngineStopped(f"given up after {self._losses} attempts elsewhere; last: {loss}") from loss
         self._losses += 1
-        self.stats.replans += 1
+        self._note_move(loss.loss, loss.endpoint)
         await self._vacate(s for s in self._sessions.all if not s.lost)
 
     def _follow_course(self, tokens: int, now_s: float) -> None:
@@ -323,24 +330,26 @@ class _Request:
         assert better.forecast is not None
         assert self._sessions is not None
         self.stats.changes.append(Change(len(self.log), better.forecast))
+        self._note_move("better")
         logger.info("after %d tokens: %s in place of %s", len(self.log), better.mode, self.stats.mode)
         await self._vacate(self._sessions.all)
 
     async def wait_for_room(self, refusal: NoCapacity) -> None:
         """Wait for room if the answer has begun; raise the refusal of a new one, unless another endpoint has room."""
         now_s = self._loop.time()
-        full = [] if self._sessions is None else [s.endpoint.key for s in self._sessions.all if s.full]
-        if self._sessions is None or (not self.log and self._full.keys() >= set(full)):
+        full = [] if self._sessions is None else [s.endpoint for s in self._sessions.all if s.full]
+        keys = [endpoint.key for endpoint in full]
+        if self._sessions is None or (not self.log and self._full.keys() >= set(keys)):
             raise refusal
         self._room_until_s = min(self._room_until_s, now_s + self._limits.assign_s)
         if now_s >= self._room_until_s:
             raise EngineStopped(
                 f"no room for the rest of the answer within {self._limits.assign_s:g} s"
             ) from refusal
-        self._full.update(dict.fromkeys(full))
+        self._full.update(dict.fromkeys(keys))
         self._refusal = refusal
         self._retry_s = refusal.retry_after_s
-        self.stats.replans += 1
+        self._note_move("full", *full[:1])
         await self._vacate(self._sessions.all)
 
     async def move(self) -> None:
@@ -353,13 +362,21 @@ class _Request:
 
     async def pass_over(self, refusal: ServiceRefused) -> None:
         """Go on without endpoints whose services refuse this application, or raise the refusal."""
-        refused = [] if self._sessions is None else [s.endpoint.key for s in self._sessions.all if s.refused]
+        refused = [] if self._sessions is None else [s.endpoint for s in self._sessions.all if s.refused]
         if self._sessions is None or not refused:
             raise refusal
         self._warn_of(refusal)
-        self._refused.update(dict.fromkeys(refused, refusal))
-        self.stats.replans += 1
+        self._refused.update(dict.fromkeys((endpoint.key for endpoint in refused), refusal))
+        self._note_move("refused", refused[0])
         await self._vacate(self._sessions.all)
+
+    def _note_move(self, reason: Reason, endpoint: EndpointInfo | None = None) -> None:
+        """Record that the answer goes on elsewhere. endpoint: the one that it goes on without; None: none failed."""
+        move = Move(len(self.log), reason)
+        if endpoint is not None and self._sessions is not None:
+            device = endpoint.name if endpoint.device else None
+            move = move._replace(role=self._sessions.role(endpoint), device=device)
+        self.stats.moves.append(move)
 
     def under_way(self) -> UnderWay:
         """Return the answer's state."""
@@ -477,6 +494,13 @@ class _Request:
     def _traced(self) -> dict[str, str]:
         """Return attributes that tell the request's answers apart."""
         return {"tandem.job": str(self._job.id)}
+
+
+def _missing(mode: type[Mode], served: str, job: Job) -> str:
+    """Return the role for want of which another mode serves a job; "" if another one's want led there."""
+    roles = [role for role in mode.roles if served in (role.if_absent, role.if_lost)]
+    of_device = [role for role in roles if (role.pool == DEVICE) == (job.device is not None)]
+    return next((role.name for role in (*of_device, *roles)), "")
 
 
 def _plain(value: object) -> bool:

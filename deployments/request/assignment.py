@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Literal
 
 from tandem.cluster.devices.record import DeviceRecord, ModelRecord, engine_name
 from tandem.deployments.request.forecast import Forecast
@@ -28,14 +29,19 @@ class Unavailable(EngineStopped):
     """A deployment of the control plane does not answer."""
 
 
+Loss = Literal["lost", "late", "full", "refused", "unfit"]
+"""Ways in which an endpoint fails a request: it is gone or broke down, did not answer in time, had no room, has a service
+that refuses this application, or has another part of a split model."""
+
+
 class EndpointLost(EngineError):
     """An endpoint failed this request; others may still serve it."""
 
     code = "endpoint_lost"
 
-    def __init__(self, endpoint: EndpointInfo, why: str) -> None:
+    def __init__(self, endpoint: EndpointInfo, why: str, loss: Loss = "lost") -> None:
         super().__init__(f"{endpoint.name} at {endpoint.address}: {why}")
-        self.endpoint = endpoint
+        self.endpoint, self.loss = endpoint, loss
 
 
 DERIVED = ("room", "backlog")

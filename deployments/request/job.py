@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from itertools import chain
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict
 
 from tandem.deployments.docstrings import describe
-from tandem.deployments.request.assignment import Prices
+from tandem.deployments.request.assignment import Loss, Prices
 from tandem.deployments.request.bill import Bill
 from tandem.deployments.request.forecast import Change, Forecast
 from tandem.deployments.request.tokenlog import Origin, TokenLog
@@ -113,6 +113,41 @@ class Figures:
         return iter(())
 
 
+Reason = Literal[Loss, "absent", "better"]
+"""Reasons to go on elsewhere: an endpoint's failure; or an endpoint that the mode needs, and that was not up when the
+answer began; or another way that was expected to be better."""
+_SAID: Mapping[Reason, str] = {
+    "lost": "{} was lost",
+    "late": "{} did not answer in time",
+    "full": "{} had no room",
+    "refused": "{} refused the request",
+    "unfit": "{} had another part of the model",
+    "absent": "no {} was up",
+    "better": "another way was expected to be better for the rest",
+}
+
+
+class Move(NamedTuple):
+    """Continuation of an answer elsewhere.
+
+    position: tokens of the answer before it.
+    reason: why.
+    role: part in its mode of the endpoint that it went on without; "" for reason "better".
+    device: name of that endpoint if it is a device; None otherwise.
+    """
+
+    position: int
+    reason: Reason
+    role: str = ""
+    device: str | None = None
+
+    @property
+    def words(self) -> str:
+        """Return the reason as a clause."""
+        what = f"the {self.role}" if self.device is None else f"device {self.device}"
+        return _SAID[self.reason].format(self.role if self.reason == "absent" else what)
+
+
 @dataclass(slots=True)
 class JobStats:
     """Times and cost of a job.
@@ -122,7 +157,7 @@ class JobStats:
     tokens: output tokens.
     by_origin: output tokens by origin.
     stages_s: seconds by stage (assign, connect, open, draft, verify ...), summed.
-    replans: times that the job continued elsewhere after an endpoint failed or was full.
+    moves: times that it went on elsewhere, the first one first.
     used: tokens taken in and given out by server and device, discarded ones included.
     joules: energy that the device spent.
     prices: prices of tokens and joules, from the router.
@@ -139,7 +174,7 @@ class JobStats:
     tokens: int = 0
     by_origin: dict[str, int] = field(default_factory=dict)
     stages_s: dict[str, float] = field(default_factory=dict)
-    replans: int = 0
+    moves: list[Move] = field(default_factory=list)
     used: Used = field(default_factory=Used)
     joules: float = 0.0
     prices: Prices = field(default_factory=Prices)
@@ -147,6 +182,11 @@ class JobStats:
     stall_s: float = 0.0
     forecast: Forecast | None = None
     changes: list[Change] = field(default_factory=list)
+
+    @property
+    def replans(self) -> int:
+        """Times that it went on elsewhere after an endpoint had failed or was full."""
+        return sum(move.reason not in ("absent", "better") for move in self.moves)
 
     @property
     def tpot_s(self) -> float:

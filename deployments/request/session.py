@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from tandem.cluster.wire.frames import ProtocolError, Unauthorized, UnknownEngine
-from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost
+from tandem.deployments.request.assignment import Assignment, EndpointInfo, EndpointLost, Loss
 from tandem.deployments.request.job import JobStats
 from tandem.deployments.request.pools import VERIFIER
 from tandem.deployments.request.probes import Probes
@@ -316,7 +316,7 @@ class EndpointSession(Session):
 
     def unfit(self, why: str) -> EndpointLost:
         """Return the error to raise if the endpoint is healthy but of no use to this request."""
-        return self._lose(why, gone=False)
+        return self._lose(why, gone=False, loss="unfit")
 
     def stop_meter(self) -> None:
         """Meter a call that was stopped before its answer."""
@@ -414,10 +414,11 @@ class EndpointSession(Session):
                 if self._hurried and not silent:
                     context.patience.stalled()
                 waited_s = self._now() - began_s if silent else limit_s
-                raise self._lose(f"no answer to {stage} within {waited_s:g} s", gone=True) from error
+                raise self._lose(f"no answer to {stage} within {waited_s:g} s", True, "late") from error
             if isinstance(error, self._losses):
                 gone = isinstance(error, (*GONE, OSError))
-                raise self._lose(f"{type(error).__name__}: {error}", gone) from error
+                loss: Loss = "full" if self.full else "refused" if self.refused else "lost"
+                raise self._lose(f"{type(error).__name__}: {error}", gone, loss) from error
             raise
         finally:
             if self._probing is not None:
@@ -434,12 +435,12 @@ class EndpointSession(Session):
         if self._spans is not None:
             self._spans.called(stage, began_s, took_s)
 
-    def _lose(self, why: str, gone: bool) -> EndpointLost:
+    def _lose(self, why: str, gone: bool, loss: Loss) -> EndpointLost:
         self.lost = True
         if gone and not self._gone:
             self._gone = True
             self._context.reach.lost(self.endpoint)
-        return EndpointLost(self.endpoint, why)
+        return EndpointLost(self.endpoint, why, loss)
 
     def _gave(self, tokens: int) -> None:
         """Record an answer of `tokens` output tokens, after which everything before them was prefilled."""
@@ -487,6 +488,10 @@ class EndpointSessions:
     def __getitem__(self, role: str) -> EndpointSession:
         """Return the session of a role; raises KeyError if the role is not filled."""
         return self._by_role[role]
+
+    def role(self, endpoint: EndpointInfo) -> str:
+        """Return the role of an endpoint; "" if it came later."""
+        return next((role for role, one in self._by_role.items() if one.endpoint is endpoint), "")
 
     def get(self, role: str) -> EndpointSession | None:
         """Return the session of a role; None if the role is not filled."""

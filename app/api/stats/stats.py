@@ -62,12 +62,30 @@ class Cost(_Part):
     joules: float
 
 
+class Moved(_Part):
+    """Continuation elsewhere.
+
+    position: tokens of the answer before it.
+    reason: an endpoint was `lost`, `late` (it did not answer in time), `full`, `unfit` (it has another part of a split
+        model), or `refused` the request; or `absent` when the answer began; or another way was expected to be `better`,
+        see `tandem.why.changes`.
+    role: part of that endpoint in the mode, such as `drafter`; empty for `better`.
+    words: the reason as a clause, such as "the drafter was lost".
+    """
+
+    position: int
+    reason: str
+    role: str
+    words: str
+
+
 class Stats(_Part):
     """Stats of an answer: mode, times, tokens, cost, and the figures of its modes.
 
     mode: mode in which the answer was served, at the end.
     device: device that took part, at the end; null if none.
     replans: times that the request continued elsewhere, as an endpoint had failed or was full.
+    moves: times that it went on elsewhere for any reason, and why; of each choice the first one first.
     timing: times since the executor began.
     tokens: numbers of tokens.
     reader: how the answer came for its reader; null if there is none.
@@ -78,6 +96,7 @@ class Stats(_Part):
     mode: str
     device: str | None
     replans: int
+    moves: list[Moved]
     timing: Timing
     tokens: TokenCounts
     reader: Reading | None
@@ -98,6 +117,11 @@ def stats(jobs: Sequence[JobStats], readings: Sequence[Reading] = ()) -> Stats:
         mode=jobs[0].mode,
         device=jobs[0].device,
         replans=sum(job.replans for job in jobs),
+        moves=[
+            Moved(position=move.position, reason=move.reason, role=move.role, words=move.words)
+            for job in jobs
+            for move in job.moves
+        ],
         timing=Timing(
             ttft_s=round(min(job.ttft_s for job in jobs), 6),
             total_s=round(max(job.total_s for job in jobs), 6),

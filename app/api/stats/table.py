@@ -28,6 +28,8 @@ def rows(
         for kind in kinds:
             if "properties" in kind:
                 yield from rows(kind, definitions, f"{prefix}{name}.")
+            elif "items" in kind:
+                yield from rows(_resolved(kind["items"], definitions), definitions, f"{prefix}{name}[].")
 
 
 def _resolved(kind: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +37,8 @@ def _resolved(kind: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _type(kind: dict[str, Any]) -> str:
+    if kind["type"] == "array":
+        return "list of objects"
     of = kind.get("additionalProperties")
     return f"object of {of['type']}s" if isinstance(of, dict) else str(kind["type"])
 

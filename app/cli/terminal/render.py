@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -168,9 +169,21 @@ def summary(stats: Mapping[str, Any]) -> str:
         parts.append(f"then {(tokens - 1) / writing_s:.1f} a second")
     figures = stats["modes"].get(stats["mode"], {})
     parts += [f"{name.replace('_', ' ')} {_figure(value)}" for name, value in figures.items() if value]
-    if stats["replans"]:
-        parts.append(f"moved {stats['replans']} times")
+    if moves := stats.get("moves"):
+        parts.append(_moved(moves))
     return " · ".join(parts)
+
+
+def _moved(moves: Sequence[Mapping[str, Any]]) -> str:
+    """Return how often an answer went on elsewhere, and why."""
+    whys = Counter(move["words"] for move in moves)
+    several = len(whys) > 1
+    said = (f"{words} ({_times(count)})" if several and count > 1 else words for words, count in whys.items())
+    return f"moved {_times(whys.total())}: {', '.join(said)}"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _figure(value: int | float | dict[str, int]) -> str:

@@ -86,6 +86,7 @@ async def test_a_late_answer_goes_on_where_it_is_better() -> None:
     assert stats.by_origin[Origin.CLOUD] < 20 < stats.by_origin[Origin.DEVICE]
     assert (stats.mode, stats.device, stats.replans) == ("device", "phone", 0)
     assert [change.forecast.mode for change in stats.changes] == ["device"]
+    assert [move[:2] for move in stats.moves] == [(stats.changes[0].position, "better")]
     assert stats.forecast is not None
     assert stats.forecast.mode == "cloud", "what was expected at first is still told"
     assert asked[0].tpot_s == pytest.approx(1 / SLOW)

@@ -159,6 +159,50 @@ async def test_a_silent_device_counts_as_lost() -> None:
     assert await left_open(world) == 0
 
 
+@pytest.mark.parametrize(
+    ("error", "reason", "words"),
+    [
+        (EngineStopped("gone"), "lost", "the drafter was lost"),
+        (NoCapacity("full"), "full", "the drafter had no room"),
+        (ServiceRefused("no credit"), "refused", "the drafter refused the request"),
+    ],
+)
+async def test_a_drafter_s_failure_is_told(error: Exception, reason: str, words: str) -> None:
+    failing = Failing(NullEngine(), "open", 0, lambda: error)
+    _, stats = await answer(World([NullEngine()], [failing]), job("speculative"))
+    (move,) = stats.moves
+    assert (move.reason, move.role, move.device, move.words) == (reason, "drafter", None, words)
+    assert stats.replans == 1
+
+
+async def test_a_device_that_is_late_is_told_with_its_name_and_the_tokens_before() -> None:
+    limits = Limits(timeouts=Timeouts(connect_s=1, open_s=1, first_s=0.05, step_s=0.05))
+    phone = Failing(NullEngine(), "generate", 5)
+    world = World(
+        [NullEngine()], devices={"phone": phone, "slow": NullEngine(tokens_per_s=0.1)}, limits=limits
+    )
+    _, lost = await answer(world, job("device", "phone"))
+    _, late = await answer(world, job("device", "slow"))
+    assert [(m.position, m.reason, m.words) for m in lost.moves] == [(5, "lost", "device phone was lost")]
+    assert [(m.position, m.reason, m.words) for m in late.moves] == [
+        (0, "late", "device slow did not answer in time")
+    ]
+
+
+async def test_a_full_verifier_and_one_whose_service_refuses_are_told() -> None:
+    for error, reason in ((NoCapacity("full"), "full"), (ServiceRefused("no credit"), "refused")):
+        failing = Failing(NullEngine(), "open", 0, lambda error=error: error)
+        _, stats = await answer(World([failing, NullEngine()]), job("cloud"))
+        assert [(move.reason, move.role) for move in stats.moves] == [(reason, "target")]
+
+
+async def test_a_mode_for_which_an_endpoint_is_missing_says_which() -> None:
+    """Nothing has failed, so that it counts as no replan."""
+    _, stats = await answer(World([NullEngine()]), job("speculative"))
+    assert (stats.mode, stats.replans) == ("cloud", 0)
+    assert [(m.position, m.reason, m.words) for m in stats.moves] == [(0, "absent", "no drafter was up")]
+
+
 class Silent(NullEngine):
     """An engine that says nothing until it is healed. asked: how often it was to open a session."""
 

@@ -90,6 +90,25 @@ def test_the_figures_of_any_mode_are_summed_up() -> None:
     assert live.summary(stats | {"modes": {}}).endswith("0.10 s")
 
 
+@pytest.mark.parametrize(
+    ("whys", "said"),
+    [
+        (["the drafter was lost"], "moved once: the drafter was lost"),
+        (["the target had no room"] * 3, "moved 3 times: the target had no room"),
+        (["a", "b", "a"], "moved 3 times: a (twice), b"),
+    ],
+)
+def test_an_answer_that_went_on_elsewhere_says_why(whys: list[str], said: str) -> None:
+    stats = {
+        "mode": "cloud",
+        "device": None,
+        "timing": {"ttft_s": 0.1, "total_s": 0.1},
+        "tokens": {"output": 1},
+    }
+    moves = [{"words": why} for why in whys]
+    assert live.summary(stats | {"modes": {}, "moves": moves}).endswith(f" · {said}")
+
+
 def test_the_devices_that_ship_fit_a_terminal_of_80_columns() -> None:
     (application,) = yaml.safe_load(CONFIG.read_text())["applications"]
     devices = [
