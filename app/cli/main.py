@@ -206,7 +206,7 @@ def device(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="The folder with the two ends of a split model, from `python -m training.split`, or with several such "
+            help="The folder with the two ends of a split model, from `tandem split`, or with several such "
             "folders to choose from; or the device's own model: a folder, a GGUF file, or a hub's. May be given for "
             "each of the two."
         ),

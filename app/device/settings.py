@@ -31,7 +31,7 @@ class DeviceProgram(Strict):
     authority: PEM file of the authority that signed the gateway's certificate; null: one that this machine trusts.
         Without TLS only a gateway on this machine is dialled.
     listen: address of the device's API for its owner's programs; on this machine.
-    bundle: folder with the two ends of a split model, made by `python -m training.split`; or with several such
+    bundle: folder with the two ends of a split model, made by `tandem split`; or with several such
         folders, cut at different layers, one of which is chosen when the program starts; null: none.
     most_recovery: greatest share of a prompt's tokens that an attacker with the model may recover from its hidden
         states.

@@ -1,7 +1,7 @@
 """Texts for training and judging an adapter: questions with answers, of the family's world or from a file.
 
 A file has one JSON object a line: {"question": …, "answer": …}, put into the form of the model's chat. The answers
-should be the model's own (`training.adapter answers`): these are what will be drafted later. One line in HELD is kept
+should be the model's own (`tandem adapter answers`): these are what will be drafted later. One line in HELD is kept
 for judging.
 """
 
