@@ -30,8 +30,8 @@ class Unavailable(EngineStopped):
 
 
 Loss = Literal["lost", "late", "full", "refused", "unfit"]
-"""Ways in which an endpoint fails a request: it is gone or broke down, did not answer in time, had no room, has a service
-that refuses this application, or has another part of a split model."""
+"""Ways in which an endpoint fails a request: it is gone or broke down, did not answer in time, had no room, has a
+service that refuses this application, or has another part of a split model."""
 
 
 class EndpointLost(EngineError):
