@@ -14,6 +14,8 @@ MODES: dict[str, type[Mode]] = {
     mode.name: mode for mode in (CloudMode, DeviceMode, SpeculativeMode, RaceMode, SplitMode, SketchMode)
 }
 """Modes, by the names that clients ask for."""
+AUTO = "auto"
+"""Name for the mode that the server's collaboration policy chooses, as it does for requests that name none."""
 AT_FRONT_DOORS: dict[str, type[Mode]] = {name: mode for name, mode in MODES.items() if not mode.private}
 """Modes that the API can drive, not only the device from which the request comes."""
 AT_DEVICES: dict[str, type[Mode]] = {

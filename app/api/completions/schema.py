@@ -21,7 +21,7 @@ from tandem.app.api.http.forms import StrictForm
 from tandem.app.api.http.settings import Privacy
 from tandem.app.api.structured.forms import ResponseFormat, StructuredOutputs
 from tandem.app.api.tools.forms import MOST, Tool, ToolChoice
-from tandem.deployments.modes import MODES
+from tandem.deployments.modes import AUTO, MODES
 from tandem.deployments.modes.cloud import CloudMode
 from tandem.deployments.modes.sections import with_options
 from tandem.engine.base import Grammar, Sampling
@@ -184,7 +184,7 @@ class TandemOptions(StrictForm):
     """Options for sharing the work between edge and cloud; the server's policies decide what is left out. The modes add
     theirs.
 
-    mode: one of `deployments.modes.MODES`.
+    mode: one of `deployments.modes.MODES`; left out, or "auto": what the server's collaboration policy chooses.
     device: a name from /v1/devices, several to pick from, or "any".
     reader_rate: tokens/s that the reader takes in.
     paced: whether to deliver the stream no faster than `reader_rate`.
@@ -196,7 +196,9 @@ class TandemOptions(StrictForm):
     objective: what counts where the mode is left open, or the name of one; needs the collaboration policy `auto`.
     """
 
-    mode: str | None = Field(default=None, min_length=1, max_length=64)
+    mode: Annotated[str | None, BeforeValidator(lambda value: None if value == AUTO else value)] = Field(
+        default=None, min_length=1, max_length=64
+    )
     device: Annotated[
         tuple[DeviceName, ...] | None,
         BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),

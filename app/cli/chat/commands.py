@@ -11,7 +11,7 @@ from tandem.app.cli.chat.session import Chat, Quit
 from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_stats, show_table
 from tandem.app.client.http import ClientError
 from tandem.deployments.config.explain import no_such
-from tandem.deployments.modes import MODES
+from tandem.deployments.modes import AUTO, MODES
 from tandem.policies.routing.collaboration import ANY_DEVICE
 
 UNSET = "-"
@@ -57,7 +57,7 @@ def _help(chat: Chat, _: str) -> None:
 def _mode(chat: Chat, name: str) -> None:
     asked = chat.talk.request["model"]
     served = [card for card in _cards(chat) if asked in (card["id"], *card.get("aliases", ()))]
-    _choose(chat, "mode", name, served[0].get("modes", list(MODES)) if served else list(MODES))
+    _choose(chat, "mode", name, [AUTO, *(served[0].get("modes", MODES) if served else MODES)])
 
 
 def _device(chat: Chat, name: str) -> None:

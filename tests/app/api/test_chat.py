@@ -251,6 +251,12 @@ async def test_origins_and_statistics(openai):
     assert [rounds[figure] for figure in figures] == [2, 8, 6, 3]
 
 
+async def test_mode_auto_leaves_the_choice_to_the_server(openai, backend):
+    for wishes in ({"mode": "auto"}, {"mode": "auto", "device": "pixel-1"}):
+        await openai.chat.completions.create(model="null", messages=HELLO, extra_body={"tandem": wishes})
+    assert [(job.mode, job.device) for job in backend.jobs] == [(None, None), (None, "pixel-1")]
+
+
 async def test_two_modes_at_once(openai, backend):
     backend.hold_after = 3
     answers = [

@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_told_and_never_sent(
 def test_wishes_count_from_the_next_question_on(chat: Chat, backend: NullBackend) -> None:
     assert "the server's choice" in said_by(chat, "/mode")
     there = said_by(chat, "/mode").partition("(there are: ")[2].partition(";")[0].split(", ")
-    assert there == [mode for mode in MODES if mode != "split"], "those that this server serves"
+    assert there == ["auto", *(mode for mode in MODES if mode != "split")], "those that this server serves"
     assert "pixel-1" in said_by(chat, "/device")
     assert said_by(chat, "/mode speculative").strip() == "mode: speculative"
     run(chat, "/device pixel-1")
