@@ -81,10 +81,13 @@ def test_an_account_is_shown_and_set(url, backend):
     assert (job.budget, job.exchange_rate, job.account) == (0.25, 2e-6, "anonymous")
     changed = run(cli, ["account", "--budget", "0.125"], env=key)
     assert changed.exit_code == 0
-    assert f"account\t{job.account}" in changed.stdout
-    told = dict(line.split("\t") for line in changed.stdout.splitlines())
-    assert json.loads(told["terms"])["budget"] == 0.125
-    assert "budget\t0.125" in changed.stdout
+    spent, terms = changed.stdout.split("\n\n")
+    names, everything, *_ = (line.split("\t") for line in spent.splitlines())
+    assert names == ["what you spent", "requests", "tokens in", "tokens out", "dollars", "joules"]
+    assert everything[0] == "in all"
+    told = dict(line.split("\t", 1) for line in terms.splitlines())
+    assert told["account"] == job.account
+    assert told["terms"].startswith("budget 0.125; ")
     shown = json.loads(run(cli, ["account", "--json"], env=key).stdout)
     assert (shown["budget"], shown["account"]) == (0.125, job.account)
     other = json.loads(

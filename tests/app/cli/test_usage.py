@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tandem.app.cli.main import cli
+from tandem.app.cli.usage import rounded
 from tandem.deployments.access.usage import Usage, UsageQuery
 from tandem.deployments.request.bill import Bill
 from tandem.policies.cost import Used
@@ -39,12 +40,22 @@ def test_a_table():
     assert asked == [UsageQuery("key-1", "2026-11-01", "2026-11-30", ("day", "mode"))]
     header, row = shown.stdout.splitlines()
     cells = dict(zip(header.split("\t"), row.split("\t"), strict=True))
-    assert (cells["day"], cells["mode"], cells["requests"], cells["server_usd"]) == (
-        "2026-11-25",
-        "cloud",
-        "3",
-        "0.75",
-    )
+    assert (cells["day"], cells["mode"], cells["requests"]) == ("2026-11-25", "cloud", "3")
+    assert (cells["server tokens out"], cells["server, dollars"]) == ("20", "0.750")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0"),
+        (0.0005035500000000001, "0.000504"),
+        (0.25, "0.250"),
+        (1234.5, "1,234.50"),
+        (2.4e-9, "0.00000000240"),
+    ],
+)
+def test_numbers_are_rounded_for_people(value: float, shown: str):
+    assert rounded(value) == shown
 
 
 @pytest.mark.usefixtures("used")
