@@ -6,6 +6,7 @@ request names them.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -88,8 +89,8 @@ class DeviceBackend:
         self.tracer: Tracer | None = None
 
     def _record(self) -> DeviceRecord:
-        """Return the device's record, as known here."""
-        name = self._uplink.registered.name if self._uplink.registered else "device"
+        """Return the device's record, as known here; with this machine's name until the cloud has told the device's."""
+        name = self._uplink.registered.name if self._uplink.registered else socket.gethostname()
         return msgspec.structs.replace(self._known(), name=name, rtt_s=self._uplink.rtt_s)
 
     async def close(self) -> None:

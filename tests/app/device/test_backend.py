@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -67,6 +68,14 @@ async def test_who_asks_is_the_devices_key(backend: DeviceBackend, uplink: Uplin
         assert (caller.account, caller.at("laptop").account, caller.keyed) == ("key-1", "key-1", False)
     with pytest.raises(KeyRefused):
         await backend.account("key-2")
+
+
+async def test_it_has_this_machines_name_until_the_cloud_names_it(
+    backend: DeviceBackend, uplink: Uplink
+) -> None:
+    assert [one["name"] for one in await backend.devices()] == [socket.gethostname()]
+    uplink.registered = Registered("laptop", "key-1")
+    assert [one["name"] for one in await backend.devices()] == ["laptop"]
 
 
 async def test_it_sends_tokens_to_those_alone_who_know_them(backend: DeviceBackend) -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 from tandem.app.cli.device import model_settings, run, service_settings, settings_of
+from tandem.app.cli.main import cli
 from tandem.app.client.http import ClientError
 from tandem.app.device import program
 from tandem.app.device.settings import DeviceProgram
@@ -71,6 +73,17 @@ def test_what_is_wrong_is_said_in_one_line(said: dict[str, Any], why: str) -> No
         settings_of(None, said)
     assert why in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_port_alone_is_one_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening: list[str] = []
+    monkeypatch.setattr("tandem.app.cli.device.run", lambda settings: listening.append(settings.listen))
+    asked = ["device", "--connect", "a:1", "--key", "k", "--port", "8005"]
+    assert CliRunner().invoke(cli, asked).exit_code == 0
+    assert listening == ["127.0.0.1:8005"]
+    refused = CliRunner().invoke(cli, [*asked, "--listen", "127.0.0.1:8006"])
+    assert (refused.exit_code, listening) == (1, ["127.0.0.1:8005"])
+    assert "leave out one of --listen and --port" in refused.stderr
 
 
 @pytest.mark.parametrize("text", ["- a list", "key: [", "{split: {wire: float64}, connect: 'a:1', key: k}"])
