@@ -23,7 +23,7 @@ _PASSED_ON: dict[str, Any] = {
 
 @cli.command(**_PASSED_ON)
 def split(words: typer.Context) -> None:
-    """Cut the two ends off a model, for a device in mode split: MODEL --layers m --out DIR."""
+    """Cut the two ends off a model, for devices in mode split."""
     from tandem.training.split import main as cut
 
     cut(words.args)
@@ -31,7 +31,7 @@ def split(words: typer.Context) -> None:
 
 @cli.command(**_PASSED_ON)
 def adapter(words: typer.Context) -> None:
-    """Train the adapter with which a split model's first layers draft, and evaluate it."""
+    """Train the adapter with which a split model drafts."""
     from tandem.training.adapter.__main__ import main as train
 
     train(words.args)
@@ -39,7 +39,7 @@ def adapter(words: typer.Context) -> None:
 
 @cli.command(**_PASSED_ON)
 def benchmark(words: typer.Context) -> None:
-    """Run a benchmark, NAME --help shows its options; without a name, list them all."""
+    """List the benchmarks, or run one: NAME [OPTIONS]."""
     from tandem.benchmarks.__main__ import run
 
     run(words.args)

@@ -14,9 +14,9 @@ from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import HttpClient, Json
 
 cli = typer.Typer(
-    help="""Show the fleet, drain replicas, stop devices, and throttle or cut emulated links; for operators.
+    help="""Show the fleet, drain replicas, stop devices; for operators.
 
-Answers that are being given go on elsewhere.""",
+Emulated links can be throttled or cut, too. Answers that are being given go on elsewhere.""",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

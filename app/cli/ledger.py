@@ -17,9 +17,9 @@ from tandem.deployments.access.ledger_backup import Content, back_up, check, res
 from tandem.deployments.access.store import LedgerError
 
 cli = typer.Typer(
-    help="""Back up, restore and check the ledger, which has keys, teams, limits and usage.
+    help="""Back up, restore and check the ledger.
 
-These commands open the file or the database itself, not the server.""",
+It has keys, teams, limits and usage. These commands open the file or the database itself, not the server.""",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -23,13 +23,12 @@ from tandem.app.cli.terminal.render import (
     Origins,
     Screen,
     device_row,
-    plain,
     show,
     show_table,
 )
 from tandem.app.client.http import ClientError, HttpClient
 from tandem.deployments.access.usage import Group
-from tandem.deployments.modes import MODES
+from tandem.deployments.modes import AUTO, MODES
 from tandem.policies.routing.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -71,7 +70,9 @@ cli.add_typer(ledger.cli, name="ledger")
 cli.add_typer(models.cli, name="models")
 cli.add_typer(fleet.cli, name="fleet")
 
-Mode = Annotated[str | None, typer.Option(help=f"{', '.join(MODES)}; otherwise the server chooses.")]
+Mode = Annotated[
+    str | None, typer.Option(help=f"{', '.join(MODES)}; or {AUTO}, the default: the server chooses.")
+]
 Device = Annotated[str | None, typer.Option(help='A name of `tandem devices`, or "any".')]
 Window = Annotated[int | None, typer.Option(min=1, max=64, help="Tokens drafted in a round.")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="The longest answer, in tokens.")]
@@ -147,7 +148,7 @@ def chat(
     model: Model = None,
     origins: ShownOrigins = None,
 ) -> None:
-    """Ask a question and show the origin of the answer: every token in the colour of its origin.
+    """Ask a question; every token has the colour of its origin.
 
     Ctrl-C stops an answer. In a conversation, /help lists commands and keys, and Ctrl-D leaves.
     """
@@ -233,7 +234,13 @@ def device(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Address of the device's own API; on this machine."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of the device's own API, on this machine; by default 127.0.0.1:8001.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Only the port of --listen; 0: any that is free.")
     ] = None,
     authority: Annotated[
         Path | None,
@@ -244,11 +251,18 @@ def device(
         typer.Option(exists=True, dir_okay=False, help="YAML file with these and further settings."),
     ] = None,
 ) -> None:
-    """Be a device: serve its owner over an API on this machine, and the cloud's requests over a connection to its
-    gateway. Prompts in modes device and split do not leave it."""
+    """Be a device: answer its owner, and help the cloud.
+
+    Its owner has an API on this machine; the cloud's requests come over a connection to the cloud's gateway. Prompts in
+    modes device and split do not leave it.
+    """
     with failures():
         from tandem.app.cli import device as local
 
+        if port is not None:
+            if listen is not None:
+                raise ClientError("--listen has the port; leave out one of --listen and --port")
+            listen = f"127.0.0.1:{port}"
         said = {"connect": connect, "key": key, "listen": listen, "authority": authority}
         said |= {"cloud_model": cloud_model}
         service = None if engine is None else local.service_settings(engine, base_url, tokenizer)
@@ -263,8 +277,12 @@ def account(
     exchange_rate: ExchangeRate = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """Show what your requests have cost, and set budget and exchange rate. The account is that of the key in
-    TANDEM_API_KEY."""
+    """Show what you have spent, and set budget and exchange rate.
+
+    The account is that of the key in TANDEM_API_KEY. --json has exact figures.
+    """
+    from tandem.app.cli.usage import show_account
+
     changes = {"budget": budget, "exchange_rate": exchange_rate}
     path = "/v1/account" if device is None else f"/v1/account?{urlencode({'device': device})}"
     with failures(), HttpClient(server(url)) as client:
@@ -273,8 +291,7 @@ def account(
         if as_json:
             print(json.dumps(found))
         else:
-            for name, value in found.items():
-                print(f"{name}\t{plain(value)}")
+            show_account(found)
 
 
 @cli.command()
@@ -292,8 +309,11 @@ def usage(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="As CSV, for spreadsheets.")] = False,
 ) -> None:
-    """Show what requests have cost, in tokens, dollars and joules: those of the key in TANDEM_API_KEY, or of all keys
-    if it is an operator's."""
+    """Show what has been spent, by account, day and mode.
+
+    In tokens, dollars and joules: by the key in TANDEM_API_KEY, or by all keys if it is an operator's. --json and --csv
+    have exact figures.
+    """
     from tandem.app.cli.usage import show_usage
 
     asked = {
@@ -316,7 +336,10 @@ def explain(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show why the server chose an answer's mode and device, what it expected, the runner-up, and what came."""
+    """Show why the server chose an answer's mode and device.
+
+    Also what it expected, the runner-up, and what came.
+    """
     from tandem.app.cli.explain import explain_answer
 
     with failures(), HttpClient(server(url)) as client:
@@ -340,7 +363,7 @@ def bench(
     model: Model = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """Load a server with streams, and report TTFT, TPOT and throughput."""
+    """Load a server with streams; report TTFT, TPOT and tokens/s."""
     from tandem.app.cli.bench.bench import run_bench
 
     with failures(), HttpClient(server(url)) as client:
@@ -378,7 +401,10 @@ def simulate(
     ] = None,
     plot: Picture = None,
 ) -> None:
-    """Simulate a deployment under a workload: TTFT, TPOT and throughput without the hardware."""
+    """Simulate a deployment under a workload, without hardware.
+
+    It reports TTFT, TPOT, throughput and cost.
+    """
     with failures():
         from tandem.app.cli.simulate import run_map, run_simulation
 
@@ -408,7 +434,10 @@ def sweep(
     ] = Path("sweep.jsonl"),
     plot: Picture = None,
 ) -> None:
-    """Simulate every combination of settings, on all cores; an interrupted sweep goes on where it stopped."""
+    """Simulate every combination of settings, on all cores.
+
+    An interrupted sweep goes on where it stopped.
+    """
     with failures():
         from tandem.app.cli.simulate import run_sweep
 
@@ -427,7 +456,7 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="As docs/settings.md has it.")] = False,
 ) -> None:
-    """Show every setting of the application, `args` of the Serve YAML, with its default."""
+    """Show every setting of a Serve YAML's `args`, and its default."""
     with failures():
         from tandem.app.cli.config import markdown, settings
         from tandem.app.settings import Settings
@@ -450,7 +479,10 @@ def config(
 
 @cli.command()
 def up(
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Instead of the configured one.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port on which the API listens, instead of the configured one."),
+    ] = None,
     config: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="A Serve YAML.")] = None,
     models: ChosenModels = None,
     drafter: Annotated[
@@ -578,8 +610,10 @@ def deploy(
         bool, typer.Option("--dry-run", help="Only check it, and show what would restart or change in place.")
     ] = False,
 ) -> None:
-    """Change what `tandem up` has started in this folder to what a Serve YAML says; no request fails over it, and
-    if a part does not come up, what ran before runs on."""
+    """Change what `tandem up` runs here to what a Serve YAML says.
+
+    No request fails over it, and if a part does not come up, what ran before runs on.
+    """
     with failures():
         from tandem.app.cli.deploy.change import change
         from tandem.app.cli.server import up as local
