@@ -35,7 +35,8 @@ COLUMNS = ("model", "size", "architecture", "weights", "vocabulary", "engines", 
 def models(context: typer.Context, as_json: AsJson = False) -> None:
     """List the models that are here; fetch and remove a hub's.
 
-    Those that are here can be named without a network. A hub's lie in its cache: HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured.
+    Those that are here can be named without a network. A hub's lie in its cache: HF_HOME, HF_ENDPOINT, HF_TOKEN and
+    HF_HUB_OFFLINE are honoured.
     """
     if context.invoked_subcommand is not None:
         return
