@@ -58,12 +58,12 @@ def show_account(found: Mapping[str, Any]) -> None:
     ]
     show_table(console, columns, rows)
     print()
-    used = ", ".join(f"{share:.1%} of it at the {side}" for side, share in found["budget_used"].items())
+    used = ", ".join(f"{share:.1%} at the {side}" for side, share in found["budget_used"].items())
     since = found["period"]
     terms = [
         ("terms", told(found["terms"])),
-        ("budget of races, used", used or "nothing"),
-        (f"on the server since {since['since']}, dollars", rounded(since["server_usd"])),
+        ("prompt tokens of races", used or "none yet"),
+        (f"dollars since {since['since']}", rounded(since["server_usd"])),
     ]
     show_table(console, ("account", found["account"]), terms)
 

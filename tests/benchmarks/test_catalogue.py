@@ -10,6 +10,7 @@ import pytest
 
 from tandem.benchmarks.__main__ import main
 from tandem.benchmarks.catalogue import BENCHMARKS, FOLDER
+from tandem.benchmarks.paths import DATA
 
 
 def _has_main(source: str) -> bool:
@@ -64,6 +65,19 @@ def test_a_benchmark_gets_its_options(capsys: pytest.CaptureFixture[str]) -> Non
     assert said.startswith("usage: tandem benchmark simulator ")
     assert "--large-rounds" in said
     assert BENCHMARKS["simulator"].line in said
+
+
+def test_missing_public_data_are_said_with_what_fetches_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks = [DATA / "prompts" / "a.jsonl", FOLDER / "nowhere"]
+
+    def opens(_: list[str]) -> None:
+        lacks.pop(0).open()
+
+    monkeypatch.setattr("tandem.benchmarks.calibration.hardware.main", opens)
+    with pytest.raises(SystemExit, match="tandem benchmark data --fetch"):
+        main(["hardware"])
+    with pytest.raises(FileNotFoundError):
+        main(["hardware"])
 
 
 def test_an_unknown_name_is_said_with_the_nearest() -> None:

@@ -14,9 +14,11 @@ from tandem.simulator.hardware import (
     data_folder,
     kv_bytes,
     kv_tokens,
+    profiles,
     timer,
 )
 from tandem.simulator.hardware.catalog import parse
+from tandem.simulator.hardware.profiles import public_folder
 from tests.simulator.data import needs_data
 
 
@@ -152,6 +154,17 @@ def test_the_data_folder_can_be_named(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "vidur_profiles").mkdir()
     assert data_folder(tmp_path) == tmp_path
     monkeypatch.setenv("TANDEM_DATA", str(tmp_path))
-    assert data_folder() == tmp_path
+    assert data_folder() == public_folder() == tmp_path
     with pytest.raises(UnknownHardware, match="nowhere: there are no profiled tables"):
         data_folder(tmp_path / "nowhere")
+
+
+def test_an_installed_package_keeps_data_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TANDEM_DATA", raising=False)
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        profiles, "__file__", str(tmp_path / "tandem" / "simulator" / "hardware" / "profiles.py")
+    )
+    assert (public_folder(), data_folder()) == (tmp_path / "cache" / "data", None)
