@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.http.backend import ModelCard, ModelPart
+from tandem.app.parts import Role, part
 from tandem.app.settings import Settings
 from tandem.app.vocabularies import Vocabularies
 from tandem.cluster.wire.peers import Peers
@@ -17,10 +18,14 @@ from tandem.deployments.modes.executor import Executor
 from tandem.deployments.modes.sections import of_modes
 from tandem.deployments.pools.engines import context_of
 from tandem.deployments.request.assignment import EndpointInfo
+from tandem.deployments.request.pools import DRAFTER, EXPANDER, MIDDLE, VERIFIER
 from tandem.deployments.request.session import Reach
 from tandem.deployments.routing.models import RoutedModel
 from tandem.engine.base import Engine
 from tandem.engine.sketch import sketch_format
+
+ROLES: dict[str, Role] = {VERIFIER: "target", MIDDLE: "target", DRAFTER: "drafter", EXPANDER: "expander"}
+"""Roles of the models of pools."""
 
 
 def routed(settings: Settings) -> list[RoutedModel]:
@@ -38,6 +43,19 @@ def router_plan(settings: Settings) -> RouterPlan:
     """Return the models and settings of the application's router."""
     live = RouterLive(**{key: getattr(settings, key) for key in RouterLive.model_fields})
     return RouterPlan(routed(settings), live)
+
+
+def parts(settings: Settings, model: str) -> tuple[ModelPart, ...]:
+    """Return the parts of a model of the settings. Reads the headers of their files."""
+    pools = settings.served[model].pools
+    found = [part(role, pools[pool].engine) for pool, role in ROLES.items() if pool in pools]
+    helping = [host for host in settings.hosts if not host.serves or model in host.serves]
+    found += [
+        part("device", engine, tuple(device.name for device in host.devices))
+        for host in helping
+        for engine in host.engines
+    ]
+    return tuple(dict.fromkeys(found))  # a split model's layers between are the target's
 
 
 class Served:
@@ -61,7 +79,13 @@ class Served:
         model, tokenizer = settings.served[name], vocabularies.target
         self.vocabularies, self._peers = vocabularies, peers
         context = context_of(model.verifier.engine)
-        card = ModelCard(id=name, context=context, vocabulary=tokenizer.vocabulary, aliases=model.aliases)
+        card = ModelCard(
+            id=name,
+            context=context,
+            vocabulary=tokenizer.vocabulary,
+            aliases=model.aliases,
+            parts=parts(settings, name),
+        )
         self.cards = (
             card,
             *(card.model_copy(update={"id": each, "aliases": (), "parent": name}) for each in model.adapters),

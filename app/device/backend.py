@@ -20,6 +20,7 @@ from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.app.device.local_router import ALONE, AT_HOME, NEED_CLOUD, LocalRouter
 from tandem.app.device.settings import DeviceProgram
+from tandem.app.parts import part
 from tandem.cluster.devices.device import Device
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.deployments.access.accounts import ANONYMOUS, Statement, Terms
@@ -75,7 +76,12 @@ class DeviceBackend:
         if speaks.vocabulary != tokenizer.vocabulary:
             self._own = Translated(device, tokenizer, speaks)
         contexts = [device.info.context] if outer is None else [device.info.context, outer.info.context]
-        self._card = ModelCard(id=settings.model, context=min(contexts), vocabulary=tokenizer.vocabulary)
+        self._card = ModelCard(
+            id=settings.model,
+            context=min(contexts),
+            vocabulary=tokenizer.vocabulary,
+            parts=(part("device", settings.engine),),
+        )
         self._responses = KeptResponses(settings.api.responses)
         self._metrics = Metrics({settings.model: lambda: Snapshot(devices={"": self._record()})})
         self._executor = Executor(

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandem.engine.gguf.folder import folder_of
-from tandem.engine.models.hub import HubModel, locate
-from tandem.engine.models.model_folder import GGUF_FILE, read_config
+from tandem.engine.gguf.header import read_header
+from tandem.engine.models.hub import HubModel, find, locate
+from tandem.engine.models.model_folder import (
+    GGUF_FILE,
+    UnsupportedModel,
+    gguf_parts,
+    model_name,
+    read_config,
+)
 from tandem.engine.packages import PACKAGES
+
+
+class OnDisk(NamedTuple):
+    """A model's files on this machine.
+
+    name: short name for people, without the folders above.
+    parameters: their number; None where files hold packed numbers, as quantized Hugging Face folders do.
+    bytes: of the weights' files.
+    embedded: whether it is one of the embedded family, which know nothing but an invented encyclopedia.
+    """
+
+    name: str
+    parameters: int | None
+    bytes: int
+    embedded: bool
 
 
 def model_path(model: str) -> Path:
@@ -49,3 +73,32 @@ def require(model: str, kind: str) -> dict[str, Any]:
 
         check(Path(config[GGUF_FILE]))
     return config
+
+
+def on_disk(model: str) -> OnDisk | None:
+    """Return what this machine has of a model, without fetching anything; None if that is nothing."""
+    from tandem.engine import family
+
+    try:
+        named = None if Path(model).exists() else HubModel.parse(model)
+        path = model_path(model) if named is None else find(named)
+        if path is None:
+            return None
+        if path.suffix == ".gguf":
+            files = [path.with_name(part) for part in gguf_parts(path.name)]
+            counted = sum(prod(tensor.shape) for file in files for tensor in read_header(file).tensors)
+            return OnDisk(path.stem, counted, sum(file.stat().st_size for file in files), False)
+        files = sorted(path.glob("*.safetensors"))
+        config = json.loads((path / "config.json").read_bytes())
+        parameters = None if "quantization_config" in config else sum(map(_parameters, files))
+    except (OSError, ValueError, UnsupportedModel):
+        return None
+    embedded = path.resolve().is_relative_to(family.WEIGHTS.resolve())
+    return OnDisk(model_name(path), parameters, sum(file.stat().st_size for file in files), embedded)
+
+
+def _parameters(file: Path) -> int:
+    from safetensors import safe_open
+
+    with safe_open(file, framework="numpy") as tensors:
+        return sum(prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118 (no dict)

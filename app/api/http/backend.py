@@ -24,6 +24,27 @@ from tandem.deployments.routing.directory import Snapshot
 from tandem.engine.text.tokenizer import Tokenizer
 
 
+class ModelPart(BaseModel):
+    """A model that takes part in the answers that clients get under one name.
+
+    role: target: the large model; drafter, expander: small ones in the cloud; device: of the named devices.
+    model: its own name.
+    parameters: their number; null: not known to the server.
+    bytes: of its files; null: not known to the server.
+    demo: whether it is one of Tandem's embedded models, which know nothing but an invented encyclopedia.
+    devices: names of the devices that the settings give it to.
+    """
+
+    model_config = ConfigDict(frozen=True, json_schema_extra=describe)
+
+    role: Literal["target", "drafter", "expander", "device"]
+    model: str
+    parameters: int | None = None
+    bytes: int | None = None
+    demo: bool = False
+    devices: tuple[str, ...] = ()
+
+
 class ModelCard(BaseModel):
     """A model under the name that clients use.
 
@@ -31,6 +52,7 @@ class ModelCard(BaseModel):
     vocabulary: id of the vocabulary, equal for models whose token ids mean the same.
     aliases: further names of the model.
     parent: the model whose adapter this is; null: it is none.
+    parts: models that answer under this name, the large one first; devices that dial in have further ones.
     """
 
     model_config = ConfigDict(frozen=True, json_schema_extra=describe)
@@ -43,6 +65,7 @@ class ModelCard(BaseModel):
     vocabulary: str
     aliases: tuple[str, ...] = ()
     parent: str | None = None
+    parts: tuple[ModelPart, ...] = ()
 
 
 class ResponseStore(Protocol):

@@ -16,7 +16,7 @@ from opentelemetry.trace import Tracer
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tandem.app.api.http.backend import ModelCard
+from tandem.app.api.http.backend import ModelCard, ModelPart
 from tandem.app.api.http.errors import NotReady
 from tandem.app.api.http.settings import ApiSettings
 from tandem.cluster.devices.record import DeviceRecord
@@ -97,6 +97,8 @@ class NullBackend:
     fail_after: (tokens, error): every job raises the error after so many tokens.
     origins: of the tokens of each mode, over and over.
     forecast: expectation of every answer.
+    parts: models that answer, as told.
+    lacks: what each mode lacks, as told; None: nothing is told of modes.
     weighs: names of the objectives that requests may have.
     scores: log-probability of every token, for each job in its order.
     snapshot: replicas and devices that are up.
@@ -133,6 +135,8 @@ class NullBackend:
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
         self.origins: dict[str, Sequence[Origin]] = dict(ORIGINS)
+        self.parts: tuple[ModelPart, ...] = ()
+        self.lacks: dict[str, str] | None = None
         self.weighs: list[str] = []
         self.forecast: Forecast | None = None
         self.scores: Iterator[float] = repeat(-0.25)
@@ -161,7 +165,8 @@ class NullBackend:
         self.booking = asyncio.Semaphore(0)
 
     def models(self) -> list[ModelCard]:
-        return [ModelCard(id="null", context=self.engine.info.context, vocabulary=TOKENIZER.vocabulary)]
+        context, vocabulary = self.engine.info.context, TOKENIZER.vocabulary
+        return [ModelCard(id="null", context=context, vocabulary=vocabulary, parts=self.parts)]
 
     def tokenizer(self, model: str) -> Tokenizer:
         return TOKENIZER
@@ -260,7 +265,7 @@ class NullBackend:
     async def ready(self) -> dict[str, object]:
         if self.missing:
             raise NotReady(self.missing, {"verifiers": 0})
-        return {"verifiers": 1}
+        return {"verifiers": 1} | ({} if self.lacks is None else {"modes": {"null": self.lacks}})
 
     def observe(self, seen: Observation) -> None:
         self.observations.append(seen)
