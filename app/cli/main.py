@@ -153,6 +153,7 @@ def chat(
     Ctrl-C stops an answer. In a conversation, /help lists commands and keys, and Ctrl-D leaves.
     """
     from tandem.app.cli.chat.conversation import Conversation
+    from tandem.app.cli.chat.session import card_of
 
     with failures(), HttpClient(server(url)) as client:
         request = _request(mode, device, window, max_tokens, temperature, seed)
@@ -162,6 +163,8 @@ def chat(
         if prompt is None and sys.stdin.isatty():
             _converse(client, talk, screen)
             return
+        if sys.stdout.isatty() and (about := card_of(client, request["model"]).get("about")):
+            Console(stderr=True, highlight=False).print(about, style="dim", soft_wrap=True)
         with talk.ask(sys.stdin.read() if prompt is None else prompt) as stream:
             show(stream, screen)
 

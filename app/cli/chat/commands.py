@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tandem.app.cli.chat.session import Chat, Quit
+from tandem.app.cli.chat.session import Chat, Quit, cards, examples
 from tandem.app.cli.terminal.render import DEVICE_COLUMNS, device_row, show_stats, show_table
 from tandem.app.client.http import ClientError
 from tandem.deployments.config.explain import no_such
@@ -52,12 +52,12 @@ def _help(chat: Chat, _: str) -> None:
     for name, command in COMMANDS.items():
         chat.say(f"{f'{name} {command.argument}':{width}}  {command.does}", "")
     chat.say(KEYS)
+    if questions := examples(chat.card()):
+        chat.say("Questions to try:\n" + "\n".join(questions))
 
 
 def _mode(chat: Chat, name: str) -> None:
-    asked = chat.talk.request["model"]
-    served = [card for card in _cards(chat) if asked in (card["id"], *card.get("aliases", ()))]
-    _choose(chat, "mode", name, [AUTO, *(served[0].get("modes", MODES) if served else MODES)])
+    _choose(chat, "mode", name, [AUTO, *chat.card().get("modes", MODES)])
 
 
 def _device(chat: Chat, name: str) -> None:
@@ -88,18 +88,12 @@ def _system(chat: Chat, text: str) -> None:
 
 
 def _model(chat: Chat, name: str) -> None:
-    there = [name for card in _cards(chat) for name in (card["id"], *card.get("aliases", ()))]
+    there = [name for card in cards(chat.client) for name in (card["id"], *card.get("aliases", ()))]
     if name and name not in there:
         raise ClientError(no_such("model", name, there))
     if name:
         chat.talk.request["model"] = name
     chat.say(f"model: {chat.talk.request['model']}" + ("" if name else f" (there are: {', '.join(there)})"))
-
-
-def _cards(chat: Chat) -> list[dict[str, Any]]:
-    """Return the server's models, with what it says of each."""
-    cards: list[dict[str, Any]] = chat.client.get("/v1/models")["data"]
-    return cards
 
 
 def _new(chat: Chat, _: str) -> None:
@@ -142,7 +136,7 @@ def _quit(_: Chat, __: str) -> None:
 
 
 COMMANDS = {
-    "/help": Command("", "list the commands and keys", _help),
+    "/help": Command("", "list the commands and keys, and questions to try", _help),
     "/mode": Command("[NAME]", "choose how questions are answered", _mode),
     "/device": Command(
         "[NAME]", f"choose the device that takes part; {ANY_DEVICE}: whichever suits", _device

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from typer.testing import CliRunner
 
+from tandem.app.api.http.backend import ModelPart
 from tandem.app.api.routes import create_api
 from tandem.app.cli.main import cli
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
@@ -61,6 +63,26 @@ def test_chat_prints_bare_text_where_there_is_no_terminal(url):
     assert (legend, figures[:15]) == (f"{len(SAYS.encode()) + 1} cloud", "cloud · 41 toke")
     silent = run(cli, ["chat", "Hello?", "--url", url, "--origins", "none"])
     assert (silent.stdout, silent.stderr) == (SAYS + "\n", "")
+
+
+def test_chat_says_on_stderr_that_a_demo_answers_unless_a_program_reads(url, backend):
+    backend.parts = (ModelPart(role="target", model="target", demo=True),)
+    piped = run(cli, ["chat", "Hello?", "--url", url])
+    assert "encyclopedia" not in piped.stderr
+    reader, terminal = os.openpty()
+    code = "from tandem.app.cli.main import main; main()"
+    read = subprocess.run(
+        [sys.executable, "-c", code, "chat", "Hello?", "--url", url],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+    os.close(terminal)
+    os.close(reader)
+    assert read.stderr.count("only an invented encyclopedia") == 1
 
 
 def test_chat_passes_the_wishes_on(url, backend):
