@@ -37,6 +37,9 @@ export class Api {
   /** @returns {Promise<Ready>} */
   ready = async () => (await this.#fetch("readyz", {})).json(); // 503 says what is missing
 
+  /** @returns {Promise<string>} in Prometheus's text format */
+  metrics = async () => (await this.#checked("metrics", {})).text();
+
   /**
    * Yield the state of the fleet whenever it changes, until the server ends the stream.
    * @param {AbortSignal} stop

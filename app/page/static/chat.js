@@ -4,13 +4,14 @@ import { html, nothing } from "./vendor/lit-html.js";
 import { open, tokens } from "./answer.js";
 import { journey } from "./journey.js";
 import { rendered } from "./markdown.js";
+import { MODES, ROLES } from "./models.js";
 import { ORIGINS, colour } from "./origins.js";
 import { timeline } from "./timeline.js";
-import { dollars, joules, seconds } from "./units.js";
+import { dollars, joules, parameters, wholeSeconds } from "./units.js";
 import { reasons } from "./why.js";
 
 /** @import { Session } from "./session.js" */
-/** @import { Answer, Turn } from "./types.d.ts" */
+/** @import { Answer, Example, Part, Turn } from "./types.d.ts" */
 
 /** @type {WeakMap<Answer, { text: string, element: HTMLElement }>} */
 const texts = new WeakMap();
@@ -19,7 +20,9 @@ const texts = new WeakMap();
 export function chat(session) {
   const { turns } = session.current;
   return html`<section class=${session.choices.origins ? "chat" : "chat plain"} aria-label="Conversation">
-    ${turns.length ? [legend(session), turns.map((turn, at) => exchange(session, turn, at)), sums(turns)] : welcome(session)}
+    ${turns.length
+      ? [legend(session), turns.map((turn, at) => exchange(session, turn, at)), sums(turns), proposal(session)]
+      : welcome(session)}
   </section>`;
 }
 
@@ -30,15 +33,67 @@ function welcome(session) {
   return html`<div class="welcome">
     <h2>Ask something</h2>
     <p>
-      Language models answer here from the cloud and from devices at once. The colour of each word says who wrote it, and
-      a time line below the answer when it came.
+      A large model in the cloud and small models on devices answer together. The colour of each word shows which of them
+      wrote it, and the time line below an answer shows when.
     </p>
+    ${model?.parts.length ? html`<p class="note">Models: ${model.parts.map((part) => `${part.model} (${sizedRole(part)})`).join(", ")}.</p>` : nothing}
+    ${model?.about ? html`<p class="demo">${model.about}</p>` : nothing}
+    ${examples(session)}
     ${own ? whose(ready?.device ?? null, ready?.cloud === true, ready?.split === true) : nothing}
     ${legend(session)}
     <details>
-      <summary>The same from a program</summary>
+      <summary>Ask from a program</summary>
       <pre><code>curl ${new URL("v1/chat/completions", document.baseURI).href} -H 'content-type: application/json' -d '${body}'</code></pre>
     </details>
+  </div>`;
+}
+
+/** @param {Part} part */
+const sizedRole = ({ role, parameters: number }) => `${ROLES[role]}${number ? `, ${parameters(number)} parameters` : ""}`;
+
+/** @param {Session} session */
+function examples(session) {
+  if (!session.examples.length) return nothing;
+  return html`<ul class="examples" aria-label="Examples">
+    ${session.examples.map(
+      (each) => html`<li>
+        <button type="button" @click=${() => session.ask(each.question, undefined, each)}>
+          <span>${each.question}</span>${shows(session, each)}
+        </button>
+      </li>`,
+    )}
+  </ul>`;
+}
+
+/**
+ * Say in which mode an example is asked, and which colours that shows.
+ * @param {Session} session
+ * @param {Example} example
+ */
+function shows(session, { mode }) {
+  if (mode === null) return html`<small>${session.model?.objectives.length ? "auto: the server chooses the mode" : "the server's default mode"}</small>`;
+  const known = MODES[mode];
+  return html`<small>${mode}: ${known?.means}</small>
+    <small>${(known?.shows ?? []).map((origin) => html`<span class=${colour(origin)}>${ORIGINS[origin]?.label}</span> `)}</small>`;
+}
+
+/**
+ * Say below the answers of demo models that they are ones, with a question that they know the answer to.
+ * @param {Session} session
+ */
+function proposal(session) {
+  const { model, busy, current, examples: all } = session;
+  if (!model?.demo || busy) return nothing;
+  const asked = new Set(current.turns.map(({ question }) => question));
+  const next = all.find(({ question }) => !asked.has(question)) ?? all[0];
+  return html`<div class="demo">
+    <p>${model.about}</p>
+    ${next
+      ? html`<p>
+          Try: <button type="button" class="propose" @click=${() => session.ask(next.question, undefined, next)}>${next.question}</button>
+          ${next.mode ? html`<span class="note">(mode ${next.mode})</span>` : nothing}
+        </p>`
+      : nothing}
   </div>`;
 }
 
@@ -51,9 +106,9 @@ function welcome(session) {
 function whose(device, cloud, split) {
   return html`<p class="whose">
     This is the page of ${device ? html`the device <b>${device}</b>` : "this device"} itself. The cloud
-    ${cloud ? "is connected" : "does not answer"}. Modes “device”${split ? " and “split”" : ""} keep your text on the device;
-    in the others its tokens go to the cloud, and so they are only used where you choose them.
-    ${split ? "In mode “split” numbers that the device's part of the model has computed go to the cloud." : nothing}
+    ${cloud ? "is connected" : "does not answer"}. ${split ? "Modes “device” and “split” keep" : "Mode “device” keeps"} your text
+    on the device. The other modes send it to the cloud, so they are used only when you choose them.
+    ${split ? "Mode “split” sends the cloud numbers that the device's part of the model has computed." : nothing}
   </p>`;
 }
 
@@ -64,7 +119,7 @@ function legend(session) {
     ${Object.entries(ORIGINS).map(
       ([origin, { label, means }]) => html`<li title=${means}><span class=${colour(origin)}>${label}</span></li>`,
     )}
-    <li title="where the cloud goes on in place of the device, or the device in place of the cloud">
+    <li title="here the cloud took over from the device, or the device from the cloud">
       <span class="handed">handed over</span>
     </li>
   </ul>`;
@@ -119,7 +174,7 @@ function editor(session, turn, at) {
     session.ask(String(new FormData(/** @type {HTMLFormElement} */ (event.currentTarget)).get("question")), at);
   };
   return html`<form class="editor" @submit=${save}>
-    <label>Question ${at + 1}, changed <textarea name="question" rows="3" .defaultValue=${turn.question}></textarea></label>
+    <label>Edit question ${at + 1} <textarea name="question" rows="3" .defaultValue=${turn.question}></textarea></label>
     <button type="submit">Ask again</button>
     <button type="button" @click=${() => session.edit(null)}>Cancel</button>
   </form>`;
@@ -136,27 +191,27 @@ function shown(session, turn, answer, at, i) {
   const served = answer.stats?.mode ?? answer.asked;
   return html`<section class="answer ${answer.state}" aria-busy=${open(answer)} aria-label=${`Answer ${served ? `in mode ${served}` : ""}`}>
     <header>
-      <span class="mode">${answer.why?.chosen ? "auto: " : ""}${served || "as the server decides"}</span>
+      <span class="mode">${answer.why?.chosen && !answer.asked ? "auto: " : ""}${served || "server's choice"}</span>
       ${answer.stats?.device ? html`<span>with ${answer.stats.device}</span>` : nothing}
       ${answer.reconnects ? html`<span>reconnected ${answer.reconnects}×</span>` : nothing}
       ${turn.answers.length > 1
         ? html`<label>
             <input type="radio" name=${`picked-${at}`} .checked=${turn.picked === i} @change=${() => session.pick(turn, i)} />
-            go on with this
+            continue with this answer
           </label>`
         : nothing}
     </header>
-    ${answer.thoughts ? html`<details><summary>Thoughts</summary><p>${answer.thoughts}</p></details>` : nothing}
+    ${answer.thoughts ? html`<details><summary>Reasoning</summary><p>${answer.thoughts}</p></details>` : nothing}
     ${answer.state === "waiting" ? html`<p class="waiting">…</p>` : body(answer)}
     ${answer.error ? html`<p class="error">${answer.error}</p>` : nothing}
-    ${answer.state === "stopped" ? html`<p class="note">stopped</p>` : nothing}
-    ${answer.finish === "length" ? html`<p class="note">cut off: the longest answer, or the end of the context</p>` : nothing}
+    ${answer.state === "stopped" ? html`<p class="note">You stopped this answer.</p>` : nothing}
+    ${answer.finish === "length" ? html`<p class="note">The answer ends here because it reached the longest length or the end of the context.</p>` : nothing}
     ${journey(answer, turn.answers.length)} ${timeline(answer, turn.answers.length)} ${figures(answer)} ${reasons(answer)}
     ${open(answer)
       ? nothing
       : html`<footer>
           <button type="button" @click=${() => copy(session, answer.text)}>Copy</button>
-          <button type="button" ?disabled=${session.busy} @click=${() => session.again(at)}>Again</button>
+          <button type="button" ?disabled=${session.busy} @click=${() => session.again(at)}>Ask again</button>
         </footer>`}
   </section>`;
 }
@@ -185,15 +240,15 @@ function figures(answer) {
   /** @type {[string, string][]} */
   const shown = [
     ["tokens", String(counts.output)],
-    ["first token", seconds(timing.ttft_s)],
-    ["in all", seconds(timing.total_s)],
+    ["first token, server's clock", wholeSeconds(timing.ttft_s)],
+    ["whole answer, server's clock", wholeSeconds(timing.total_s)],
   ];
-  if (counts.output > 1 && spread > 0) shown.push(["pace", `${((counts.output - 1) / spread).toFixed(1)} tokens/s`]);
-  shown.push(["cost", dollars(cost.usd)], ["device's energy", joules(cost.joules)]);
-  if (stats.replans) shown.push(["continued elsewhere", `${stats.replans}×`]);
+  if (counts.output > 1 && spread > 0) shown.push(["speed", `${((counts.output - 1) / spread).toFixed(1)} tokens/s`]);
+  shown.push(["cost", dollars(cost.usd)], ["energy on the device", joules(cost.joules)]);
+  if (stats.replans) shown.push(["moved", stats.replans === 1 ? "once" : `${stats.replans} times`]);
   return html`<dl class="figures">${shown.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <details class="more">
-      <summary>More figures</summary>
+      <summary>All figures</summary>
       <dl class="figures">
         ${flat({ tokens: counts, stages_s: timing.stages_s, ...stats.modes }).map(
           ([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`,
@@ -226,8 +281,8 @@ function sums(turns) {
   const written = answers.reduce((sum, each) => sum + tokens(each), 0);
   const unknown = answers.filter((each) => !each.stats).length;
   return html`<p class="sums">
-    So far: ${written} tokens, ${dollars(usd)}, ${joules(spent)} of devices'
-    energy${unknown ? `, and what ${unknown === 1 ? "an unfinished answer" : `${unknown} unfinished answers`} took` : ""}.
+    This conversation so far: ${written} tokens, ${dollars(usd)}, ${joules(spent)} of energy on
+    devices${unknown ? `, without ${unknown === 1 ? "an unfinished answer" : `${unknown} unfinished answers`}` : ""}.
   </p>`;
 }
 
@@ -240,7 +295,7 @@ async function copy(session, text) {
     await navigator.clipboard.writeText(text);
     session.tell("Copied.");
   } catch {
-    session.tell("The browser does not let this page copy.");
+    session.tell("The browser did not allow copying.");
   }
 }
 
@@ -258,10 +313,10 @@ export function composer(session) {
   };
   return html`<form class="composer" @submit=${send}>
     <label for="question" class="hidden">Question</label>
-    <textarea id="question" rows="2" placeholder="Ask something" aria-describedby="keys" @keydown=${pressed}></textarea>
+    <textarea id="question" rows="2" placeholder=${session.model?.demo ? "Ask about a town, person, machine or dish of the encyclopedia" : "Ask something"} aria-describedby="keys" @keydown=${pressed}></textarea>
     ${session.busy
       ? html`<button type="button" class="stop" @click=${() => session.stop()}>Stop</button>`
       : html`<button type="submit" ?disabled=${!session.model}>Send</button>`}
-    <p id="keys">Enter sends, Shift+Enter begins a line, Esc stops, / goes to the question.</p>
+    <p id="keys">Enter sends the question, Shift+Enter starts a new line, Esc stops the answer, / jumps here.</p>
   </form>`;
 }

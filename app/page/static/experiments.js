@@ -13,8 +13,8 @@ import { dollars, seconds } from "./units.js";
 const PANELS = [
   { title: "Time to first token, mean", unit: "ms", value: ({ summary }) => ms(summary.ttft_s?.mean) },
   { title: "Time per further token, mean", unit: "ms", value: ({ summary }) => ms(summary.tpot_s?.mean) },
-  { title: "Time to first token, slowest of 100", unit: "ms", value: ({ summary }) => ms(summary.ttft_s?.p99) },
-  { title: "Answers in which the reader waits", unit: "%", value: ({ summary }) => (summary.reading ? 100 * summary.reading.stalled_share : null) },
+  { title: "Time to first token, slowest 1 %", unit: "ms", value: ({ summary }) => ms(summary.ttft_s?.p99) },
+  { title: "Answers in which the reader has to wait", unit: "%", value: ({ summary }) => (summary.reading ? 100 * summary.reading.stalled_share : null) },
   { title: "Output", unit: "tokens/s", value: ({ summary }) => summary.tokens_per_s },
 ];
 /** @type {[name: "ttft_s" | "tpot_s" | "e2e_s", title: string][]} */
@@ -29,8 +29,8 @@ export function experiments(laboratory) {
   const { experiment, trouble } = laboratory;
   return html`<section class="experiments" aria-label="Experiments">
     <h2>Experiments</h2>
-    <p class="note">Simulations of Tandem's own code in virtual time, at the server; a small part of what
-      <code>tandem simulate</code>, <code>tandem sweep</code> and the benchmarks do.</p>
+    <p class="note">The server simulates Tandem's own code in virtual time. <code>tandem simulate</code>, <code>tandem sweep</code> and the
+      benchmarks can do much more.</p>
     ${trouble ? html`<p class="error" role="alert">${trouble}</p>` : nothing}
     ${experiment ? form(laboratory, experiment) : nothing}
     ${laboratory.outcomes.length ? distributions(laboratory.outcomes) : nothing}
@@ -93,12 +93,12 @@ function sweep({ name, settings }) {
   return html`<div class="field">
       <label for=${`${name} sweep`}>Sweep over</label>
       <select id=${`${name} sweep`} name="sweep">
-        <option value="">nothing: one simulation</option>
+        <option value="">Nothing (one simulation)</option>
         ${settings.map(({ key, label }) => html`<option value=${key}>${label}</option>`)}
       </select>
     </div>
     <div class="field">
-      <label for=${`${name} values`}>Values, with commas between</label>
+      <label for=${`${name} values`}>Values, separated by commas</label>
       <input id=${`${name} values`} name="values" />
     </div>`;
 }
@@ -126,7 +126,7 @@ function movable(experiment, { key, label, least, most, choices, default: initia
 function distributions(outcomes) {
   const single = outcomes.filter(({ points }) => points.length === 1 && !Object.keys(points[0]?.settings ?? {}).length);
   if (!single.length) return nothing;
-  return html`<h3>Share of answers within a time</h3>
+  return html`<h3>Share of answers that are done within a time</h3>
     <div class="charts">
       ${CURVES.map(([name, title]) =>
         chart(
@@ -163,7 +163,7 @@ function card(laboratory, outcome) {
     ${state === "running"
       ? html`<label class="progress">${done} of ${total} requests <progress max=${total} value=${done}></progress></label>`
       : nothing}
-    ${state === "stopped" ? html`<p class="note">cancelled</p>` : nothing}
+    ${state === "stopped" ? html`<p class="note">You cancelled this run.</p>` : nothing}
     ${state === "failed" ? html`<p class="error">${outcome.error || "failed"}</p>` : nothing}
     ${swept
       ? html`<div class="charts">
@@ -233,7 +233,7 @@ function table({ labels }, points) {
 /** @param {Outcome} outcome */
 function told({ experiment, settings }) {
   const moved = Object.entries(settings).map(([key, value]) => `${experiment.labels[key] ?? key}: ${value}`);
-  return moved.join(", ") || "as it is";
+  return moved.join(", ") || "with its default settings";
 }
 
 /** @param {string} values */

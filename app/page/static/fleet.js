@@ -4,37 +4,38 @@ import { html, nothing, svg } from "./vendor/lit-html.js";
 import { answers } from "./chat.js";
 import { deviceOrders, ordered, rates, replicaOrders } from "./orders.js";
 import { label } from "./origins.js";
+import { hardware, power } from "./server.js";
+import { table } from "./table.js";
 import { joules, seconds } from "./units.js";
 
-/** @import { TemplateResult } from "./vendor/lit-html.js" */
 /** @import { Session } from "./session.js" */
 /** @import { Device, Fleet, Replica, UnderWay } from "./types.d.ts" */
-
-/** @typedef {string | TemplateResult} Cell */
 
 const WIDTH = 900;
 const ROW = 58;
 const BOX = 250;
-const API = { x: 405, width: 90 };
+const API = 90;
 const MOST_DRAWN = 14;
 /** Devices that the picture has. */
-const MOST_LISTED = 500;
-/** Rows of a table. */
+const NARROW = matchMedia("(max-width: 48rem)");
+/** Windows in which the API stands above two columns, not between them. */
+const SIDE = 16;
+/** Beside the picture there. */
 
 /** @param {Session} session */
 export function fleet(session) {
   const { fleet: found, fleetTrouble: trouble } = session;
-  if (!found) return html`<section class="fleet" aria-label="Fleet"><p>${trouble || "Looking …"}</p></section>`;
+  if (!found) return html`<section class="fleet" aria-label="Fleet"><p>${trouble || "Waiting for the server…"}</p></section>`;
   const replicas = listed(found.pools, false).concat(listed(found.drained, true));
   const orders = !session.own;
   return html`<section class="fleet" aria-label="Fleet">
     ${trouble ? html`<p class="error">${trouble}</p>` : nothing}
-    <div class="drawn" tabindex="0" role="group" aria-label="Drawing">${picture(found, replicas)}</div>
+    ${picture(found, replicas)}
     ${session.orderTrouble ? html`<p class="error" role="alert">${session.orderTrouble}</p>` : nothing}
-    <h2>Answers that are being given</h2>
+    <h2>Answers in progress</h2>
     ${found.requests.length
       ? table(
-          ["Answer", "Account", "Mode", "Works for it", "Tokens", "Last from"],
+          ["Answer", "Account", "Mode", "Worked on by", "Tokens", "Last token from"],
           found.requests.map((each) => [
             String(each.request % 100_000),
             each.account,
@@ -44,11 +45,11 @@ export function fleet(session) {
             label(each.origin),
           ]),
         )
-      : html`<p class="note">None at the replica of the API that tells this page.</p>`}
+      : html`<p class="note">No answer is in progress at the API replica that this page is connected to.</p>`}
     ${own(session)}
     <h2>Replicas</h2>
     ${table(
-      ["Name", "Model", "Sessions", "Waiting", "Room", "KV cache in use", "Preempted", "State", ...(orders ? ["Orders"] : [])],
+      ["Name", "Model", "Sessions", "Waiting", "Free places", "KV cache in use", "Preempted", "State", ...(orders ? ["Orders"] : [])],
       replicas.map(({ replica, drained }) => [
         replica.name,
         replica.model,
@@ -57,24 +58,24 @@ export function fleet(session) {
         String(replica.room),
         replica.blocks_total ? `${Math.round(used(replica) * 100)} % of ${replica.blocks_total} blocks` : "–",
         String(replica.preempted),
-        replica.refusal ?? (drained ? (replica.sessions ? "drains" : "drained") : replica.rests ? "rests" : "up"),
+        replica.refusal ?? (drained ? (replica.sessions ? "draining" : "drained") : replica.rests ? "resting" : "up"),
         ...(orders ? [replicaOrders(session, replica.name, drained)] : []),
       ]),
     )}
     <h2>Devices</h2>
     ${found.devices.length || found.missing.length
       ? table(
-          ["Name", "Hardware", "Model", "Round trip", "Rate", "Lost", "Sessions", "Battery", "Energy so far", "State", ...(orders ? ["Orders"] : [])],
+          ["Name", "Hardware", "Model", "Round trip", "Bandwidth", "Packet loss", "Sessions", "Battery", "Energy so far", "State", ...(orders ? ["Orders"] : [])],
           [
             ...found.devices.map((each) => [
               each.name,
-              `${each.profile}${each.emulated ? " (emulated)" : ""}`,
+              hardware(each),
               each.model,
               seconds(each.rtt_s),
               rates(each.link),
               each.link ? `${Number((each.link.loss * 100).toPrecision(2))} %` : "–",
               `${each.sessions} of ${each.capacity}`,
-              each.battery === null || each.battery === undefined ? "mains" : `${Math.round(each.battery * 100)} %`,
+              power(each),
               joules(each.energy_j ?? 0),
               ordered(found, each.name) || "up",
               ...(orders ? [deviceOrders(session, found, each.name, !each.dialled_in)] : []),
@@ -87,7 +88,7 @@ export function fleet(session) {
             ]),
           ],
         )
-      : html`<p class="note">None is registered.</p>`}
+      : html`<p class="note">No device is connected.</p>`}
   </section>`;
 }
 
@@ -122,32 +123,12 @@ function away(found) {
   return [...new Set([...found.missing, ...found.stopped])].filter((name) => !there.has(name));
 }
 
-/**
- * @param {string[]} heads
- * @param {Cell[][]} rows
- */
-function table(heads, rows) {
-  return html`<div class="scroll" tabindex="0" role="group" aria-label=${heads.join(", ")}>
-    <table>
-      <thead>
-        <tr>${heads.map((head) => html`<th scope="col">${head}</th>`)}</tr>
-      </thead>
-      <tbody>
-        ${rows.slice(0, MOST_LISTED).map(
-          ([first, ...rest]) => html`<tr><th scope="row">${first}</th>${rest.map((cell) => html`<td>${cell}</td>`)}</tr>`,
-        )}
-      </tbody>
-    </table>
-    ${rows.length > MOST_LISTED ? html`<p class="note">and ${rows.length - MOST_LISTED} more</p>` : nothing}
-  </div>`;
-}
-
 /** @param {Replica} replica */
 const used = ({ blocks_free, blocks_total }) => (blocks_total ? 1 - blocks_free / blocks_total : 0);
 
 /**
- * Devices on the left, the API in the middle, replicas on the right; the lines to those that work for an answer are
- * thick, and move.
+ * The API between devices on the left and replicas on the right, or above them where the window is narrow. The lines to
+ * those that work for an answer are thick, and move.
  * @param {Fleet} found
  * @param {{ pool: string, replica: Replica, drained: boolean }[]} replicas
  */
@@ -155,56 +136,91 @@ function picture(found, replicas) {
   const busyFirst = (/** @type {Device} */ a, /** @type {Device} */ b) => b.sessions - a.sessions;
   const devices = found.devices.length > MOST_DRAWN ? found.devices.toSorted(busyFirst).slice(0, MOST_DRAWN) : found.devices;
   const gone = away(found).slice(0, MOST_DRAWN - devices.length);
-  const left = devices.length + gone.length;
-  const height = Math.max(left, replicas.length, 2) * ROW + 20;
-  const middle = height / 2;
-  const place = (/** @type {number} */ i, /** @type {number} */ count) => middle + (i - (count - 1) / 2) * ROW;
+  const [left, right] = [devices.length + gone.length, replicas.length];
+  const at = NARROW.matches ? above(Math.max(left, right)) : between(left, right);
   const working = new Set(found.requests.flatMap(({ endpoints }) => Object.values(endpoints)));
   const now = found.requests.map(said).join(" ");
+  const count = `${found.requests.length} ${found.requests.length === 1 ? "answer" : "answers"}`;
   return html`<svg
     class="picture"
-    viewBox="0 0 ${WIDTH} ${height}"
+    viewBox="0 0 ${at.width} ${at.height}"
     role="img"
-    aria-label=${`${found.devices.length} devices, ${replicas.length} replicas. ${now || "No answer is being given."}`}
+    aria-label=${`${found.devices.length} devices, ${replicas.length} replicas. ${now || "No answer is in progress."}`}
   >
-    ${devices.map((each, i) => {
-      const y = place(i, left);
-      return [
-        line(BOX + 10, y, API.x, middle, working.has(each.name), way(each)),
-        box(10, y, "device", each.name, state(each), each.battery ?? null, working.has(each.name)),
-      ];
-    })}
-    ${gone.map((name, i) => box(10, place(devices.length + i, left), "away", name, ordered(found, name) || "missing", null, false))}
-    ${replicas.map(({ pool, replica, drained }, i) => {
-      const y = place(i, replicas.length);
-      const busy = working.has(replica.name);
-      const waiting = replica.waiting ? `, ${replica.waiting} wait` : "";
-      return [
-        line(WIDTH - BOX - 10, y, API.x + API.width, middle, busy, ""),
-        box(
-          WIDTH - BOX - 10,
-          y,
-          drained ? "away" : `replica ${pool}`,
-          replica.name,
-          `${replica.model}: ${replica.sessions} sessions${waiting}${drained ? ", drained" : ""}`,
-          replica.blocks_total ? used(replica) : null,
-          busy,
-        ),
-      ];
-    })}
+    ${devices.map((each, i) => line(at.link(i, "left"), working.has(each.name), at.narrow ? "" : way(each)))}
+    ${replicas.map(({ replica }, i) => line(at.link(i, "right"), working.has(replica.name), ""))}
+    ${devices.map((each, i) =>
+      box(at.place(i, "left"), "device", at.named(each.name), state(each, at.narrow), each.battery ?? null, working.has(each.name)),
+    )}
+    ${gone.map((name, i) => box(at.place(devices.length + i, "left"), "away", at.named(name), ordered(found, name) || "missing", null, false))}
+    ${replicas.map(({ pool, replica, drained }, i) =>
+      box(
+        at.place(i, "right"),
+        drained ? "away" : `replica ${pool}`,
+        at.named(replica.name),
+        load(replica, drained, at.narrow),
+        replica.blocks_total ? used(replica) : null,
+        working.has(replica.name),
+      ),
+    )}
     <g class="api">
-      <rect x=${API.x} y=${middle - 24} width=${API.width} height="48" rx="8"></rect>
-      <text x=${API.x + API.width / 2} y=${middle - 2} text-anchor="middle">API</text>
-      <text class="small" x=${API.x + API.width / 2} y=${middle + 14} text-anchor="middle">
-        ${`${found.requests.length} ${found.requests.length === 1 ? "answer" : "answers"}`}
-      </text>
+      <rect x=${at.api.x - API / 2} y=${at.api.y - 24} width=${API} height="48" rx="8"></rect>
+      <text x=${at.api.x} y=${at.api.y - 2} text-anchor="middle">API</text>
+      <text class="small" x=${at.api.x} y=${at.api.y + 14} text-anchor="middle">${count}</text>
     </g>
   </svg>`;
 }
 
+/** @typedef {"left" | "right"} Column */
+/** @typedef {{ x: number, y: number, width: number }} Place of a box: its left edge, its middle, and its width */
+
+/**
+ * The API in the middle, and a line to each box.
+ * @param {number} left boxes
+ * @param {number} right
+ */
+function between(left, right) {
+  const height = Math.max(left, right, 2) * ROW + 20;
+  const api = { x: WIDTH / 2, y: height / 2 };
+  const counts = { left, right };
+  const edges = { left: 10, right: WIDTH - BOX - 10 };
+  const place = (/** @type {number} */ i, /** @type {Column} */ column) => ({
+    x: edges[column],
+    y: api.y + (i - (counts[column] - 1) / 2) * ROW,
+    width: BOX,
+  });
+  const link = (/** @type {number} */ i, /** @type {Column} */ column) => {
+    const { y } = place(i, column);
+    return column === "left"
+      ? [BOX + 10, y, api.x - API / 2, api.y]
+      : [WIDTH - BOX - 10, y, api.x + API / 2, api.y];
+  };
+  return { width: WIDTH, height, api, place, link, named: (/** @type {string} */ name) => name, narrow: false };
+}
+
+/**
+ * The API above, a line down the middle, and from there one to each box.
+ * @param {number} rows
+ */
+function above(rows) {
+  const width = Math.max(280, innerWidth - 2 * SIDE);
+  const api = { x: width / 2, y: 32 };
+  const box = width / 2 - 16;
+  const place = (/** @type {number} */ i, /** @type {Column} */ column) => ({
+    x: column === "left" ? 4 : width - box - 4,
+    y: api.y + (i + 1) * ROW + 4,
+    width: box,
+  });
+  const link = (/** @type {number} */ i, /** @type {Column} */ column) => {
+    const { x, y } = place(i, column);
+    return [column === "left" ? x + box : x, y, api.x, y, api.x, api.y + 24];
+  };
+  return { width, height: (rows + 1) * ROW + 40, api, place, link, named: shortened, narrow: true };
+}
+
 /** @param {UnderWay} request */
 const said = ({ mode, endpoints, tokens }) =>
-  `${[...new Set(Object.values(endpoints))].join(" and ")} give an answer in mode ${mode}, ${tokens} tokens so far.`;
+  `${[...new Set(Object.values(endpoints))].join(" and ")} answer in mode ${mode}, ${tokens} tokens so far.`;
 
 /**
  * A device's link in a few words.
@@ -215,43 +231,61 @@ function way({ rtt_s, link }) {
   return rtt_s || lost ? `${seconds(rtt_s)}${lost}` : "";
 }
 
-/** @param {Device} device */
-function state({ model, sessions, capacity, battery }) {
-  const charge = battery === null || battery === undefined ? "" : `, ${Math.round(battery * 100)} % battery`;
+/**
+ * A name that fits into a box of half a phone's width.
+ * @param {string} name
+ */
+const shortened = (name) => (name.length > 16 ? `${name.slice(0, 9)}…${name.slice(-5)}` : name);
+
+/**
+ * @param {Device} device
+ * @param {boolean} narrow
+ */
+function state(device, narrow) {
+  const { model, sessions, capacity, battery } = device;
+  const charge = battery === null || battery === undefined ? "" : `, ${Math.round(battery * 100)} %${narrow ? "" : " battery"}`;
+  if (narrow) return `${sessions} of ${capacity}${device.rtt_s ? `, ${seconds(device.rtt_s)}` : ""}${charge}`;
   return `${model || "device"}: ${sessions} of ${capacity}${charge}`;
 }
 
 /**
+ * @param {Replica} replica
+ * @param {boolean} drained
+ * @param {boolean} narrow
+ */
+function load({ model, sessions, waiting }, drained, narrow) {
+  const said = `${narrow ? "" : `${model}: `}${sessions} sessions${waiting ? `, ${waiting} waiting` : ""}`;
+  return drained ? `${said}, drained` : said;
+}
+
+/**
  * A box with a name, a state, and below it a bar for a share.
- * @param {number} x
- * @param {number} y
+ * @param {Place} place
  * @param {string} kind
  * @param {string} name
  * @param {string} text
  * @param {number | null} share
  * @param {boolean} busy
  */
-function box(x, y, kind, name, text, share, busy) {
+function box({ x, y, width }, kind, name, text, share, busy) {
   return svg`<g class=${`box ${kind} ${busy ? "busy" : ""}`}>
-    <rect x=${x} y=${y - 22} width=${BOX} height="44" rx="8"></rect>
+    <rect x=${x} y=${y - 22} width=${width} height="44" rx="8"></rect>
     <text x=${x + 10} y=${y - 5}>${name}</text>
     <text class="small" x=${x + 10} y=${y + 10}>${text}</text>
-    ${share === null ? nothing : svg`<rect class="bar" x=${x + 8} y=${y + 15} width=${Math.max(0, share) * (BOX - 16)} height="4"></rect>`}
+    ${share === null ? nothing : svg`<rect class="bar" x=${x + 8} y=${y + 15} width=${Math.max(0, share) * (width - 16)} height="4"></rect>`}
   </g>`;
 }
 
 /**
  * A link, whose dashes travel where it is at work.
- * @param {number} x1
- * @param {number} y1
- * @param {number} x2
- * @param {number} y2
+ * @param {number[]} points x and y of each, the first at the box
  * @param {boolean} busy
  * @param {string} text
  */
-function line(x1, y1, x2, y2, busy, text) {
+function line(points, busy, text) {
+  const [x = 0, y = 0] = points;
   return svg`<g class=${busy ? "link busy" : "link"}>
-    <line x1=${x1} y1=${y1} x2=${x2} y2=${y2}></line>
-    ${text ? svg`<text class="small" x=${x1 + 6} y=${y1 - 8}>${text}</text>` : nothing}
+    <polyline points=${points.join(" ")}></polyline>
+    ${text ? svg`<text class="small" x=${x + 6} y=${y - 8}>${text}</text>` : nothing}
   </g>`;
 }

@@ -58,6 +58,6 @@ export function journey(answer, beside) {
  * @param {string[]} origins of the last tokens
  */
 function said(answer, origins) {
-  if (!origins.length) return "The request travels to the models.";
-  return `${tokens(answer)} tokens have come, the last from ${origins.map(label).join(" and ")}.`;
+  if (!origins.length) return "The request is on its way to the models.";
+  return `${tokens(answer)} tokens received, the last from ${origins.map(label).join(" and ")}.`;
 }

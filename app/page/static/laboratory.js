@@ -78,7 +78,7 @@ export class Laboratory {
         else outcome.error = event.message;
         this.changed();
       }
-      if (outcome.state !== "done") throw new ApiError(outcome.error || "the experiment has no end", 500, null);
+      if (outcome.state !== "done") throw new ApiError(outcome.error || "the experiment ended too early", 500, null);
     } catch (error) {
       outcome.state = stop.signal.aborted ? "stopped" : "failed";
       if (!stop.signal.aborted) this.trouble = this.refused(error);

@@ -4,6 +4,8 @@ import { html, nothing, render } from "./vendor/lit-html.js";
 import { chat, composer } from "./chat.js";
 import { experiments } from "./experiments.js";
 import { fleet } from "./fleet.js";
+import { metrics } from "./metrics.js";
+import { devices, models, status } from "./server.js";
 import { Session } from "./session.js";
 import { keyForm, settings } from "./settings.js";
 import * as store from "./store.js";
@@ -26,7 +28,18 @@ function draw() {
 }
 
 /** @type {Record<string, string>} names of the views, by what the address has */
-const VIEWS = { "#chat": "Chat", "#fleet": "Fleet", "#experiments": "Experiments" };
+const VIEWS = {
+  "#chat": "Chat",
+  "#fleet": "Fleet",
+  "#models": "Models",
+  "#devices": "Devices",
+  "#metrics": "Metrics",
+  "#status": "Status",
+  "#experiments": "Experiments",
+};
+
+const SERVER = ["#models", "#devices", "#status"];
+/** Views of what the server tells of itself. */
 
 /** What is shown: the conversation where the address says nothing else. */
 const view = () => (location.hash in VIEWS ? location.hash : "#chat");
@@ -35,15 +48,15 @@ function page() {
   return html`${view() === "#chat" ? html`<a class="skip" href="#question">To the question</a>` : nothing}
     <header class="top">
       <h1>Tandem</h1>
-      <span class="at">${session.own ? `device ${session.ready?.device ?? ""}` : (session.model?.id ?? "")}</span>
+      <span class="at">
+        ${session.own ? `device ${session.ready?.device ?? ""}` : (session.model?.id ?? "")}
+        ${session.model?.demo ? html`<span class="badge" title=${session.model.about}>demo</span>` : nothing}
+      </span>
       <nav aria-label="Page">
         ${Object.entries(VIEWS).map(
           ([at, name]) => html`<a href=${at} aria-current=${at === view() ? "page" : "false"}>${name}</a>`,
         )}
-      </nav>
-      <nav aria-label="More">
-        <a href="docs">API</a> <a href="readyz">What is up</a> <a href="v1/models">Models</a> <a href="v1/devices">Devices</a>
-        <a href="metrics">Metrics</a>
+        <a href="docs">API reference</a>
       </nav>
       ${themes()}
     </header>
@@ -52,7 +65,20 @@ function page() {
 }
 
 function wide() {
-  return view() === "#fleet" ? fleet(session) : experiments(session.laboratory);
+  switch (view()) {
+    case "#fleet":
+      return fleet(session);
+    case "#models":
+      return models(session);
+    case "#devices":
+      return devices(session);
+    case "#metrics":
+      return metrics(session);
+    case "#status":
+      return status(session);
+    default:
+      return experiments(session.laboratory);
+  }
 }
 
 function conversation() {
@@ -74,7 +100,7 @@ function conversation() {
 function trouble() {
   const missing = session.ready?.reasons ?? [];
   if (!session.trouble && missing.length) {
-    return html`<div class="trouble" role="status"><p>Not everything is up: ${missing.join("; ")}.</p></div>`;
+    return html`<div class="trouble" role="status"><p>The server is not ready: ${missing.join("; ")}.</p></div>`;
   }
   if (!session.trouble) return nothing;
   return html`<div class="trouble" role="alert">
@@ -89,7 +115,7 @@ function conversations() {
   return html`<button type="button" class="new" @click=${() => session.begin()}>New conversation</button>
     <ul class="list">
       ${session.conversations.map(({ id, turns }) => {
-        const title = turns[0]?.question ?? "empty";
+        const title = turns[0]?.question ?? "Empty conversation";
         return html`<li>
           <button type="button" aria-current=${id === session.current.id} @click=${() => session.show(id)}>${title}</button>
           <button type="button" class="delete" aria-label=${`Delete: ${title}`} @click=${() => session.forget(id)}>×</button>
@@ -105,10 +131,10 @@ function themes() {
     document.documentElement.dataset["theme"] = chosen;
   };
   return html`<label class="theme">
-    <span class="hidden">Colours</span>
+    <span class="hidden">Colour scheme</span>
     <select @change=${change}>
-      ${["", "light", "dark"].map(
-        (each) => html`<option value=${each} .selected=${each === store.theme()}>${each || "as the system"}</option>`,
+      ${[["", "System colours"], ["light", "Light"], ["dark", "Dark"]].map(
+        ([value, name]) => html`<option value=${value} .selected=${value === store.theme()}>${name}</option>`,
       )}
     </select>
   </label>`;
@@ -125,11 +151,13 @@ addEventListener("keydown", (event) => {
 
 function turn() {
   void session.watch(view() === "#fleet");
+  void session.follow(view() === "#metrics" ? "metrics" : SERVER.includes(view()) ? "server" : null);
   if (view() === "#experiments" && !session.laboratory.experiments.length) void session.laboratory.look();
   draw();
 }
 
 addEventListener("hashchange", turn);
+matchMedia("(max-width: 48rem)").addEventListener("change", draw);
 document.documentElement.dataset["theme"] = store.theme();
 root.replaceChildren(); // what stands there for browsers without scripts
 turn();

@@ -14,8 +14,8 @@ const MBIT = 125_000; // bytes
  */
 export function replicaOrders(session, name, drained) {
   const change = () => session.order(`replicas/${encodeURIComponent(name)}`, { drained: !drained });
-  return html`<button type="button" aria-label=${drained ? `Give ${name} requests` : `Drain ${name}`} @click=${change}>
-    ${drained ? "Give requests" : "Drain"}
+  return html`<button type="button" aria-label=${drained ? `Resume ${name}` : `Drain ${name}`} @click=${change}>
+    ${drained ? "Resume" : "Drain"}
   </button>`;
 }
 
@@ -62,8 +62,8 @@ function throttle(session, path, name) {
   return html`<details>
     <summary aria-label=${`Throttle the link of ${name}`}>Throttle</summary>
     <form @submit=${send}>
-      ${field("rtt_ms", "Round trip, ms", "60000")} ${field("up_mbit_per_s", "From it, Mbit/s", "100000")}
-      ${field("down_mbit_per_s", "To it, Mbit/s", "100000")} ${field("loss", "Lost, %", "99")}
+      ${field("rtt_ms", "Round trip, ms", "60000")} ${field("up_mbit_per_s", "Upload, Mbit/s", "100000")}
+      ${field("down_mbit_per_s", "Download, Mbit/s", "100000")} ${field("loss", "Packet loss, %", "99")}
       <button type="submit">Throttle</button>
     </form>
   </details>`;
@@ -89,5 +89,5 @@ export function rates(link) {
   const said = (/** @type {number | null} */ rate) =>
     rate === null ? "no limit" : `${Number(((rate / MBIT) || 0).toPrecision(2))} Mbit/s`;
   const [down, up] = [said(link.down_bytes_per_s), said(link.up_bytes_per_s)];
-  return down === up ? down : `${down} to it, ${up} from it`;
+  return down === up ? down : `${down} down, ${up} up`;
 }

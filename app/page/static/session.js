@@ -3,12 +3,16 @@
 import { ApiError, Api, pause } from "./api.js";
 import { open, take, unanswered } from "./answer.js";
 import { Laboratory } from "./laboratory.js";
+import { kept, read } from "./metrics.js";
+import { examplesOf, modesOf } from "./models.js";
 import * as store from "./store.js";
 
-/** @import { Answer, Choices, Conversation, Device, Fleet, Message, Model, Ready, Turn } from "./types.d.ts" */
+/** @import { Answer, Choices, Conversation, Device, Example, Fleet, Message, Model, Ready, Sample, Turn } from "./types.d.ts" */
 
 const AGAIN_MS = 1000;
 /** Wait before the fleet is asked for again. */
+const REFRESH_MS = 3000;
+/** Wait before a view of the server is asked for again. */
 const UNREADY_MS = 3000;
 /** Wait before a server is asked again that is not ready. */
 
@@ -43,6 +47,13 @@ export class Session {
   orderTrouble = "";
   /** @type {AbortController | null} */
   #watching = null;
+  /** @type {Sample[]} metrics as they were, the latest last */
+  samples = [];
+  /** Why the metrics cannot be shown; empty: they can. */
+  metricsTrouble = "";
+  /** @type {AbortController | null} */
+  #following = null;
+  #again = 0;
 
   /** @param {() => void} changed called after every change */
   constructor(changed) {
@@ -56,6 +67,16 @@ export class Session {
 
   get model() {
     return this.models.find(({ id }) => id === this.choices.model) ?? this.models[0];
+  }
+
+  /** Modes of the model, and what each lacks at the moment. */
+  get modes() {
+    return modesOf(this.model, this.ready);
+  }
+
+  /** Questions to try the model with. */
+  get examples() {
+    return examplesOf(this.model, this.ready);
   }
 
   get busy() {
@@ -81,7 +102,34 @@ export class Session {
       this.#refused(error);
     }
     this.changed();
-    if (this.ready && this.ready.status !== "ready") setTimeout(() => this.look(), UNREADY_MS);
+    clearTimeout(this.#again);
+    if (this.ready?.status === "not ready") this.#again = setTimeout(() => this.look(), UNREADY_MS);
+  }
+
+  /** Ask for the metrics. */
+  async measure() {
+    try {
+      const text = await this.api.metrics();
+      this.samples = kept(this.samples, { at_s: performance.now() / 1000, series: read(text) });
+      this.metricsTrouble = "";
+    } catch (error) {
+      this.metricsTrouble = this.#refused(error);
+    }
+    this.changed();
+  }
+
+  /**
+   * Ask again and again for what a view shows, until another one is followed.
+   * @param {"server" | "metrics" | null} what
+   */
+  async follow(what) {
+    this.#following?.abort();
+    this.#following = what ? new AbortController() : null;
+    const stop = this.#following?.signal;
+    while (stop && !stop.aborted) {
+      await (what === "metrics" ? this.measure() : this.look());
+      await pause(REFRESH_MS, stop).catch(() => {}); // it is over then
+    }
   }
 
   /**
@@ -94,7 +142,7 @@ export class Session {
     await this.look();
     if (this.#watching) void this.watch(true);
     if (this.laboratory.trouble) void this.laboratory.look();
-    this.tell(this.trouble || "The key is accepted.");
+    this.tell(this.trouble || "The key works.");
   }
 
   /** @param {Partial<Choices>} chosen */
@@ -108,20 +156,23 @@ export class Session {
    * Ask a question, in place of a turn and those behind it, or behind all.
    * @param {string} question
    * @param {number} at
+   * @param {Example | null} example whose mode and options count in place of those that were chosen
    */
-  ask(question, at = this.current.turns.length) {
+  ask(question, at = this.current.turns.length, example = null) {
     const { model, choices } = this;
     if (!question.trim() || !model || this.busy) return;
     this.editing = null;
     const served = (/** @type {string} */ mode) => (model.modes.includes(mode) ? mode : ""); // what was kept may be gone
-    const modes = (choices.compare ? [choices.mode, choices.other] : [choices.mode]).map(served);
+    const chosen = choices.compare ? [choices.mode, choices.other] : [choices.mode];
+    const modes = (example ? [example.mode ?? ""] : chosen).map(served);
     const rate = Number(choices.rate);
     /** @type {Turn} */
     const turn = { question, answers: modes.map((mode) => unanswered(mode, model.id, rate)), picked: 0 };
+    if (example) for (const answer of turn.answers) answer.options = example.options;
     this.current.turns.splice(at, Infinity, turn);
     const messages = this.#messages(at);
     for (const answer of turn.answers) void this.#run(answer, messages, this.current);
-    this.tell("The answer is being written.");
+    this.tell("The answer has begun.");
     this.#keep(this.current);
   }
 
@@ -175,7 +226,7 @@ export class Session {
     store.forget(id);
     this.conversations = store.conversations();
     if (this.current.id === id) this.begin();
-    this.tell("The conversation is deleted.");
+    this.tell("Conversation deleted.");
   }
 
   /**
@@ -212,10 +263,10 @@ export class Session {
     try {
       await this.api.order(path, change);
       this.orderTrouble = "";
-      this.tell("Ordered.");
+      this.tell("Done.");
     } catch (error) {
       this.orderTrouble = this.#refused(error);
-      this.tell(`Not ordered: ${this.orderTrouble}`);
+      this.tell(`That did not work: ${this.orderTrouble}`);
     }
   }
 
@@ -260,7 +311,7 @@ export class Session {
     this.#running.set(answer, controller);
     try {
       await this.#take(answer, messages, controller.signal);
-      if (open(answer)) throw new ApiError("the answer has no end", 500, null);
+      if (open(answer)) throw new ApiError("the answer ended too early", 500, null);
     } catch (error) {
       if (controller.signal.aborted) {
         answer.state = "stopped";
@@ -318,6 +369,7 @@ export class Session {
         ...given("reader_rate", rate),
         ...given("budget", budget),
         ...(paced ? { paced } : {}),
+        ...this.#options(answer.options ?? {}),
         ...(this.#resumable ? { resumable: true } : {}),
       },
     };
@@ -331,6 +383,14 @@ export class Session {
     return Object.keys(said).length ? { objective: said } : {};
   }
 
+  /**
+   * An example's options, without a device that is not there.
+   * @param {Record<string, string | number>} options
+   */
+  #options({ device, ...others }) {
+    return device !== undefined && this.#there(String(device)) ? { device, ...others } : others;
+  }
+
   /** @param {string} device */
   #there(device) {
     return device === "any" || this.devices.some(({ name }) => name === device);
@@ -339,7 +399,7 @@ export class Session {
   /** @param {Conversation} conversation */
   #keep(conversation) {
     conversation.changed = Date.now();
-    if (!store.keep(conversation)) this.tell("This browser has no room to keep the conversation.");
+    if (!store.keep(conversation)) this.tell("This browser has no space left to save the conversation.");
     this.conversations = store.conversations().map((each) => (each.id === this.current.id ? this.current : each));
     this.changed();
   }
@@ -360,7 +420,7 @@ export class Session {
     if (error instanceof ApiError) {
       if (error.status === 401) {
         this.needsKey = true;
-        this.trouble = this.api.key ? "The key is refused: type another one." : "This server asks for a key.";
+        this.trouble = this.api.key ? "The server refused this key. Try another one." : "This server needs an API key.";
       } else if (!this.models.length) {
         this.trouble = error.message;
       }

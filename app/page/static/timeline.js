@@ -2,7 +2,7 @@
 
 import { html, nothing, svg } from "./vendor/lit-html.js";
 import { ORIGINS, colour, label } from "./origins.js";
-import { seconds } from "./units.js";
+import { seconds, wholeSeconds } from "./units.js";
 
 /** @import { Answer, Arrival } from "./types.d.ts" */
 
@@ -90,7 +90,7 @@ export function timeline(answer, beside) {
     <svg viewBox="0 0 ${width} ${HEIGHT}" role="img" aria-label=${`Time line. ${said}`}>
       ${found.stalls.map(
         ({ from_s, to_s }) =>
-          svg`<rect class="stall" x=${x(from_s)} y=${TOP} width=${Math.max(1, x(to_s) - x(from_s))} height=${floor - TOP}><title>${`the reader waits ${seconds(to_s - from_s)}`}</title></rect>`,
+          svg`<rect class="stall" x=${x(from_s)} y=${TOP} width=${Math.max(1, x(to_s) - x(from_s))} height=${floor - TOP}><title>${`the reader waits ${wholeSeconds(to_s - from_s)}`}</title></rect>`,
       )}
       ${steps(answer.arrivals, x, y)}
       ${answer.rate
@@ -98,11 +98,11 @@ export function timeline(answer, beside) {
             at_s <= until_s ? tokens : tokens - (at_s - until_s) * answer.rate,
           )}`).join(" ")}><title>${`read at ${answer.rate} tokens/s`}</title></polyline>`
         : nothing}
-      ${mark(width, x(found.first_s), floor, 0, "first", `first token ${seconds(found.first_s)}`)}
-      ${found.handovers.slice(0, MOST_TOLD).map(({ at_s, from, to }, i) => mark(width, x(at_s), floor, i + 1, "handover", `${from} → ${to} ${seconds(at_s)}`))}
+      ${mark(width, x(found.first_s), floor, 0, "first", `first token ${wholeSeconds(found.first_s)}`)}
+      ${found.handovers.slice(0, MOST_TOLD).map(({ at_s, from, to }, i) => mark(width, x(at_s), floor, i + 1, "handover", `${from} → ${to} ${wholeSeconds(at_s)}`))}
       <line class="axis" x1=${LEFT} x2=${width - 8} y1=${floor} y2=${floor}></line>
       <text x=${LEFT} y=${HEIGHT - 4}>0 s</text>
-      <text x=${width - 8} y=${HEIGHT - 4} text-anchor="end">${seconds(until_s)}</text>
+      <text x=${width - 8} y=${HEIGHT - 4} text-anchor="end">${wholeSeconds(until_s)}</text>
       <text x=${LEFT - 4} y=${y(found.tokens) + 8} text-anchor="end">${found.tokens}</text>
       <text x=${LEFT - 4} y=${floor} text-anchor="end">0</text>
     </svg>
@@ -169,19 +169,21 @@ function mark(width, x, floor, row, kind, name) {
  */
 export function words(found, rate, rounds) {
   const told = rounds ? `, in ${rounds} ${rounds === 1 ? "round" : "rounds"} of drafts` : "";
-  const said = [`First token after ${seconds(found.first_s)}, ${found.tokens} tokens in ${seconds(found.last_s)}${told}.`];
+  const said = [
+    `By this browser's clock: first token after ${wholeSeconds(found.first_s)}, ${found.tokens} tokens in ${wholeSeconds(found.last_s)}${told}.`,
+  ];
   for (const { at_s, from, to } of found.handovers.slice(0, MOST_TOLD)) {
-    said.push(`Handed over from ${from} to ${to} after ${seconds(at_s)}.`);
+    said.push(`Handed over from ${from} to ${to} after ${wholeSeconds(at_s)}.`);
   }
   const more = found.handovers.length - MOST_TOLD;
-  if (more > 0) said.push(`Handed over ${more} times more.`);
+  if (more > 0) said.push(`Handed over ${more} more times.`);
   if (rate) {
     const waited = found.stalls.reduce((sum, { from_s, to_s }) => sum + to_s - from_s, 0);
     said.push(
       waited
-        ? `A reader of ${rate} tokens/s waits ${found.stalls.length === 1 ? "once" : `${found.stalls.length} times`}, ${seconds(waited)} in all.`
-        : `A reader of ${rate} tokens/s never waits.`,
-      `At most ${found.buffer} tokens lie unread.`,
+        ? `At a reading speed of ${rate} tokens/s the reader waits ${found.stalls.length === 1 ? "once" : `${found.stalls.length} times`}, ${wholeSeconds(waited)} in all.`
+        : `At a reading speed of ${rate} tokens/s the reader never waits.`,
+      `At most ${found.buffer} tokens are waiting to be read.`,
     );
   }
   return said.join(" ");

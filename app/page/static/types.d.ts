@@ -1,11 +1,36 @@
 /** What the API sends, as far as the page reads it, and what the page keeps. */
 
+/** A model that takes part in answers. */
+export interface Part {
+  role: "target" | "drafter" | "expander" | "device";
+  model: string;
+  /** null: not known to the server, as are bytes. */
+  parameters: number | null;
+  bytes: number | null;
+  demo: boolean;
+  devices: string[];
+}
+
+/** A question to try a model with; mode null: the server's choice. */
+export interface Example {
+  question: string;
+  mode: string | null;
+  /** Further fields of the request's `tandem`. */
+  options: Record<string, string | number>;
+}
+
 export interface Model {
   id: string;
+  aliases: string[];
+  parent: string | null;
   context: number;
   chat: boolean;
   modes: string[];
   objectives: string[];
+  parts: Part[];
+  demo: boolean;
+  about: string;
+  examples: Example[];
 }
 
 export interface Device {
@@ -19,6 +44,8 @@ export interface Device {
   emulated: boolean;
   dialled_in: boolean;
   energy_j: number;
+  decode_token_s: number;
+  models: { name: string }[];
   link?: Link | null;
 }
 
@@ -71,6 +98,12 @@ export interface Ready {
   device?: string | null;
   cloud?: boolean;
   split?: boolean;
+  devices?: number;
+  missing?: string[];
+  refused?: string[];
+  gateway?: string;
+  /** What each mode of each model lacks; "": nothing. Modes that the server is not set up for are not there. */
+  modes?: Record<string, Record<string, string>>;
   [other: string]: unknown;
 }
 
@@ -184,6 +217,19 @@ export interface Outcome {
   error: string;
 }
 
+/** A line of Prometheus's text format. */
+export interface Series {
+  name: string;
+  labels: Record<string, string>;
+  value: number;
+}
+
+/** Metrics as they were at a time of this browser's clock. */
+export interface Sample {
+  at_s: number;
+  series: Series[];
+}
+
 export interface Line {
   name: string;
   points: { x: number | string; y: number }[];
@@ -221,6 +267,8 @@ export interface Answer {
   rate: number;
   text: string;
   thoughts: string;
+  /** Fields of the request's `tandem` in place of the reader's choices. */
+  options?: Record<string, string | number>;
   runs: Run[];
   arrivals: Arrival[];
   state: "waiting" | "streaming" | "done" | "stopped" | "failed";

@@ -1,7 +1,7 @@
 /** Why the server chose a mode and a device, what it expected of them and of the next best, and what came. */
 
 import { html, nothing } from "./vendor/lit-html.js";
-import { dollars, joules, seconds } from "./units.js";
+import { dollars, joules, seconds, wholeSeconds } from "./units.js";
 
 /** @import { Answer, Expected, Outlook, Why } from "./types.d.ts" */
 
@@ -9,9 +9,9 @@ import { dollars, joules, seconds } from "./units.js";
 const ROWS = [
   ["ttft_s", "first token", seconds],
   ["tpot_s", "each further token", seconds],
-  ["stall_s", "reader's wait", seconds],
+  ["stall_s", "time the reader waits", seconds],
   ["usd", "cost", dollars],
-  ["joules", "device's energy", joules],
+  ["joules", "energy on the device", joules],
 ];
 
 /**
@@ -21,18 +21,18 @@ const ROWS = [
  */
 function another({ runner_up: next, came }, tokens) {
   if (!next || !came) return nothing;
-  const took = (/** @type {number} */ ttft_s, /** @type {number} */ tpot_s) => seconds(ttft_s + tpot_s * Math.max(0, tokens - 1));
+  const took = (/** @type {number} */ ttft_s, /** @type {number} */ tpot_s) => wholeSeconds(ttft_s + tpot_s * Math.max(0, tokens - 1));
   return html`<p class="note another">
-    In ${way(next)} it would have taken about ${took(next.ttft_s.value, next.tpot_s.value)} and ${dollars(next.usd.value)};
-    it took ${took(came.ttft_s, came.tpot_s)} and ${dollars(came.usd)}.
+    The next best choice, ${way(next)}, would have taken about ${took(next.ttft_s.value, next.tpot_s.value)} and ${dollars(next.usd.value)};
+    this answer took ${took(came.ttft_s, came.tpot_s)} and ${dollars(came.usd)}.
   </p>`;
 }
 
 /** @param {Why} why */
 function replaced({ replaced: parts }) {
   if (!parts) return nothing;
-  const kinds = Object.entries(parts).map(([kind, count]) => `${count} of kind ${kind}`);
-  return html`<p class="note">Private parts that were replaced: ${kinds.join(", ") || "none was found"}.</p>`;
+  const kinds = Object.entries(parts).map(([kind, count]) => `${kind} ${count}×`);
+  return html`<p class="note">Private details replaced before sending: ${kinds.join(", ") || "none found"}.</p>`;
 }
 
 /** @param {Answer} answer */
@@ -47,9 +47,9 @@ export function reasons({ why, stats }) {
       <table>
         <thead>
           <tr>
-            <th scope="col">median (80 % of answers)</th>
+            <th scope="col">median (range of 80 %)</th>
             <th scope="col">expected</th>
-            <th scope="col">came</th>
+            <th scope="col">measured</th>
             ${next ? html`<th scope="col">next best: ${way(next)}</th>` : nothing}
           </tr>
         </thead>
@@ -63,7 +63,7 @@ export function reasons({ why, stats }) {
             </tr>`,
           )}
           <tr>
-            <th scope="row">quality, of the large model's</th>
+            <th scope="row">quality, compared with the large model</th>
             <td>${chosen.quality}</td>
             <td></td>
             ${next ? html`<td>${next.quality}</td>` : nothing}
@@ -85,12 +85,12 @@ const way = ({ mode, device }) => (device ? `${mode} with ${device}` : mode);
 
 /** @param {Why} why */
 function said({ ways, by_usd, tried, limit_missed, changes }) {
-  const parts = [`Chosen among ${ways} ${ways === 1 ? "way" : "ways"}.`];
-  if (tried) parts.push("It did not seem the best, and was tried to learn of it.");
-  else if (by_usd !== null) parts.push(`The next best seemed worse by ${dollars(by_usd)}.`);
-  if (limit_missed) parts.push("Nothing was expected to keep the limit of time to the first token.");
+  const parts = [`The server compared ${ways} ${ways === 1 ? "possibility" : "possibilities"}.`];
+  if (tried) parts.push("This one did not look best; the server tried it to learn how it does.");
+  else if (by_usd !== null) parts.push(`The next best looked worse by ${dollars(by_usd)}, with times and energy counted in dollars.`);
+  if (limit_missed) parts.push("No possibility was expected to give the first token within the limit.");
   for (const { position, chosen } of changes) {
-    parts.push(`Tokens came late: after ${position} of them it went on in ${way(chosen)}.`);
+    parts.push(`Tokens came late, so the answer moved after ${position} tokens to ${way(chosen)}.`);
   }
   return parts.join(" ");
 }

@@ -45,7 +45,7 @@ HARD = [
 
 async def test_an_answer_shows_who_wrote_it_and_when(page: Page) -> None:
     await page.get_by_label("Mode", exact=True).select_option("race")
-    await page.get_by_label("Reader's rate").fill("5")
+    await page.get_by_label("Reading speed").fill("5")
     await ask(page)
     answer = page.get_by_role("region", name="Answer in mode race")
     await expect(answer.get_by_role("button", name="Copy")).to_be_visible()
@@ -63,7 +63,11 @@ async def test_an_answer_shows_who_wrote_it_and_when(page: Page) -> None:
     await expect(text.locator(".handed")).to_have_attribute("title", "cloud, handed over from device")
     await expect(answer.get_by_role("img", name="Handed over from device to cloud")).to_be_visible()
     await expect(answer.locator("figcaption")).to_contain_text("in 2 rounds of drafts.")
-    await expect(answer.locator("figcaption")).to_contain_text("A reader of 5 tokens/s never waits.")
+    await expect(answer.locator("figcaption")).to_contain_text(
+        "At a reading speed of 5 tokens/s the reader never waits."
+    )
+    await expect(answer.locator("figcaption")).to_contain_text("By this browser's clock: first token after ")
+    await expect(answer.locator("dl").first).to_contain_text("first token, server's clock")
     await expect(answer.locator("dl").first).to_contain_text(f"tokens{len(SAYS) + 1}")
     await expect(page.get_by_role("status")).to_have_text("The answer is complete.")
 
@@ -155,9 +159,9 @@ async def test_stop_ends_the_work(page: Page, backend: NullBackend) -> None:
     await expect(page.locator(".text")).to_contain_text("A bri")
     await page.keyboard.press("Escape")
     await times(1, backend.closed)
-    await expect(page.get_by_text("stopped", exact=True)).to_be_visible()
+    await expect(page.get_by_text("You stopped this answer.")).to_be_visible()
     await expect(page.get_by_role("button", name="Send")).to_be_visible()
-    await expect(page.locator(".sums")).to_contain_text("and what an unfinished answer took")
+    await expect(page.locator(".sums")).to_contain_text("without an unfinished answer")
 
 
 async def test_what_came_before_the_page_was_left_is_kept(page: Page, backend: NullBackend) -> None:
@@ -222,7 +226,7 @@ async def test_a_failure_is_told_beside_what_came(page: Page, backend: NullBacke
     await expect(page.locator(".error")).to_have_text("the last verifier is gone")
     await expect(page.locator(".text")).to_contain_text("A bri")
     backend.fail_after = None
-    await page.get_by_role("button", name="Again").click()
+    await page.get_by_role("button", name="Ask again").click()
     await expect(page.locator(".text")).to_contain_text("Done.")
     assert await page.locator(".answer").count() == 1
 
@@ -268,9 +272,9 @@ async def test_a_devices_own_page_says_what_leaves_it(
 async def test_what_is_missing_is_told_until_it_is_there(page: Page, backend: NullBackend) -> None:
     backend.missing = ["no verifier is up"]
     await page.reload()
-    await expect(page.get_by_text("Not everything is up: no verifier is up.")).to_be_visible()
+    await expect(page.get_by_text("The server is not ready: no verifier is up.")).to_be_visible()
     backend.missing = []
-    await expect(page.get_by_text("Not everything is up")).to_be_hidden(timeout=20_000)
+    await expect(page.get_by_text("The server is not ready")).to_be_hidden(timeout=20_000)
 
 
 async def test_what_was_chosen_and_is_gone_is_left_to_the_server(page: Page, backend: NullBackend) -> None:
@@ -289,18 +293,20 @@ async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> 
     backend.forecast = FORECAST._replace(reason=reason)
     backend.weighs = ["balanced", "fast"]
     await page.reload()
-    await page.get_by_label("What counts").select_option("fast")
-    await page.get_by_label("What may leave the device").select_option("hidden_states")
+    await page.get_by_label("In auto, prefer").select_option("fast")
+    await page.get_by_label("In auto, may leave the device").select_option("hidden_states")
     await ask(page)
     mode = page.get_by_label("Mode", exact=True)
-    await expect(mode.locator("option").first).to_have_text("auto: what seems best for the request")
+    await expect(mode.locator("option").first).to_have_text("auto")
     await expect(page.locator(".answer .mode")).to_have_text("auto: cloud")
-    await expect(page.locator(".another")).to_contain_text("In cloud it would have taken about")
+    await expect(page.locator(".another")).to_contain_text(
+        "The next best choice, cloud, would have taken about"
+    )
     await page.get_by_text("Why device with phone").click()
     table = page.get_by_role("table")
     await expect(table.get_by_role("columnheader", name="next best: cloud")).to_be_visible()
     await expect(table.get_by_role("row", name="first token")).to_contain_text("500 ms (")
-    await expect(page.locator(".why")).to_contain_text("The next best seemed worse by 1000 µ$.")
+    await expect(page.locator(".why")).to_contain_text("The next best looked worse by 1000 µ$")
     (job,) = backend.jobs
     assert job.objective == replace(OBJECTIVES["fast"], privacy=Leaves.HIDDEN_STATES)
     await accessible(page)
@@ -310,8 +316,8 @@ async def test_what_was_replaced_is_told_where_no_mode_was_compared(page: Page, 
     backend.api = ApiSettings(privacy="replaced")
     await ask(page, "Write to Anna Schmidt, please.")
     await expect(page.locator(".answer.done")).to_be_visible()
-    note = page.get_by_text("Private parts that were replaced")
-    await expect(note).to_contain_text("2 of kind name")
+    note = page.get_by_text("Private details replaced before sending")
+    await expect(note).to_contain_text("name 2×")
     await expect(page.locator(".why")).to_have_count(0)
 
 
@@ -319,11 +325,11 @@ async def test_a_key_is_asked_for(page: Page, backend: NullBackend) -> None:
     _, secret = await backend.treasury.make("ada", Role.OPERATOR, {})
     await page.reload()
     alert = page.get_by_role("alert")
-    await expect(alert).to_contain_text("asks for a key")
+    await expect(alert).to_contain_text("needs an API key")
     await accessible(page)
     await alert.get_by_label("API key").fill("wrong")
     await page.keyboard.press("Enter")
-    await expect(alert).to_contain_text("The key is refused")
+    await expect(alert).to_contain_text("The server refused this key")
     await alert.get_by_label("API key").fill(secret)
     await page.keyboard.press("Enter")
     await expect(alert).to_be_hidden()
@@ -345,7 +351,7 @@ async def test_conversations_are_kept_and_two_tabs_agree(
     said = [backend.tokenizer("null").decode(job.prompt) for job in backend.jobs]
     assert "Done." in said[1]
     await page.get_by_role("button", name="Edit question 1").click()
-    await page.get_by_label("Question 1, changed").fill("Third?")
+    await page.get_by_label("Edit question 1").fill("Third?")
     await page.get_by_role("button", name="Ask again").click()
     await expect(page.locator(".question p")).to_have_text(["Third?"])
     await page.get_by_role("button", name="Delete: Third?").click()
@@ -364,7 +370,7 @@ async def test_two_modes_side_by_side(page: Page, backend: NullBackend) -> None:
     assert left is not None
     assert right is not None
     assert left["y"] == right["y"]
-    await page.get_by_role("radio", name="go on with this").nth(1).check()
+    await page.get_by_role("radio", name="continue with this answer").nth(1).check()
     await accessible(page)
 
 
@@ -373,7 +379,7 @@ async def test_a_request_is_drawn_as_it_travels(page: Page, backend: NullBackend
     await page.get_by_label("Mode", exact=True).select_option("race")
     await ask(page)
     await times(1, backend.held)
-    way = page.get_by_role("img", name="30 tokens have come, the last from device.")
+    way = page.get_by_role("img", name="30 tokens received, the last from device.")
     await expect(way).to_be_visible()
     await expect(way.locator("line.lit")).to_have_count(2)  # the reader's, and the device's
     await accessible(page)
@@ -400,31 +406,31 @@ async def test_on_a_phone_and_for_a_screen_reader(
     browser: BrowserContext, address: str, colours: str
 ) -> None:
     page = await opened(browser, address, PHONE)
-    await page.get_by_label("Colours").select_option(colours)
+    await page.get_by_label("Colour scheme").select_option(colours)
     await accessible(page)
     await page.get_by_text("Settings").click()
     await page.get_by_label("Mode", exact=True).select_option("race")
     await page.get_by_text("More", exact=True).click()
     await ask(page)
     await expect(page.locator(".answer.done")).to_be_visible()
-    await page.get_by_text("More figures").click()
+    await page.get_by_text("All figures").click()
     await fits(page)
 
 
 async def test_what_was_chosen_goes_to_the_server(page: Page, backend: NullBackend) -> None:
     await page.get_by_label("Device", exact=True).select_option("pixel-1")
     await page.get_by_label("Mode", exact=True).select_option("race")
-    await page.get_by_label("Reader's rate").fill("40")
-    await page.get_by_label("Deliver no faster than that").check()
+    await page.get_by_label("Reading speed").fill("40")
+    await page.get_by_label("Send no faster than I read").check()
     await page.get_by_text("More", exact=True).click()
-    await page.get_by_label("Budget of a race").fill("0.25")
+    await page.get_by_label("Race budget").fill("0.25")
     await page.get_by_label("Longest answer").fill("5")
     await page.get_by_label("Temperature").fill("0.5")
     await page.get_by_label("System message").fill("Be brief")
     await page.keyboard.press("Tab")
     await page.reload()  # choices are kept
     await ask(page)
-    await expect(page.get_by_text("cut off: the longest answer")).to_be_visible()
+    await expect(page.get_by_text("The answer ends here because")).to_be_visible()
     (job,) = backend.jobs
     assert (job.mode, job.device, job.budget) == ("race", "pixel-1", 0.25)
     sampling = job.sampling

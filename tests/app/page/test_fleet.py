@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 async def test_the_fleet_as_it_changes(page: Page, backend: NullBackend) -> None:
     await page.get_by_role("link", name="Fleet").click()
-    picture = page.get_by_role("img", name="1 devices, 2 replicas. No answer is being given.")
+    picture = page.get_by_role("img", name="1 devices, 2 replicas. No answer is in progress.")
     await expect(picture).to_be_visible()
     await expect(page.get_by_role("row", name="verifier 1")).to_contain_text("75 % of 96 blocks")
     await expect(page.get_by_role("row", name="pixel-2")).to_contain_text("missing")
@@ -43,7 +43,7 @@ async def test_operators_take_parts_of_the_fleet_away(page: Page, backend: NullB
     backend.snapshot = replace(UP, pools={"verifier": (one, replace(one, name="verifier 2"))})
     await page.get_by_role("link", name="Fleet").click()
     await page.get_by_role("button", name="Drain verifier 1").click()
-    await expect(page.get_by_role("button", name="Give verifier 1 requests")).to_be_visible()
+    await expect(page.get_by_role("button", name="Resume verifier 1")).to_be_visible()
     await page.get_by_role("button", name="Drain verifier 2").click()
     await expect(page.get_by_role("alert")).to_contain_text("verifier 2 is the last replica")
     await page.get_by_role("button", name="Stop pixel-1").click()
@@ -56,7 +56,7 @@ async def test_operators_take_parts_of_the_fleet_away(page: Page, backend: NullB
     await accessible(page)
     form = page.get_by_role("row", name="pixel-1")
     await form.get_by_label("Round trip, ms").fill("80")
-    await form.get_by_label("Lost, %").fill("2")
+    await form.get_by_label("Packet loss, %").fill("2")
     await form.get_by_role("button", name="Throttle", exact=True).click()
     await expect(page.get_by_role("row", name="pixel-1")).to_contain_text("link throttled")
     assert backend.ordered.devices.link("pixel-1").profile == LinkProfile(rtt_s=0.08, loss=0.02)
@@ -85,7 +85,7 @@ async def test_links_and_batteries_are_told(
     monkeypatch.setattr(backend, "devices", devices)
     await page.get_by_role("link", name="Fleet").click()
     row = page.get_by_role("row", name="pixel-1")
-    for told in ("10 ms", "20 Mbit/s to it, 5 Mbit/s from it", "2 %", "1 of 4", "50 %"):
+    for told in ("10 ms", "20 Mbit/s down, 5 Mbit/s up", "2 %", "1 of 4", "50 %"):
         await expect(row.get_by_role("cell", name=told, exact=True)).to_be_visible()
     await expect(page.locator(".picture")).to_contain_text("10 ms, 2 % lost")
 
