@@ -42,7 +42,7 @@ def as_shipped(backend: NullBackend) -> None:
 
 
 def with_own_models(backend: NullBackend, folder: Path) -> None:
-    """Have a backend tell what `tandem up --model A --drafter B` serves: no device, no choice of the mode."""
+    """Have a backend tell what `tandem up --model A --drafter B` serves: no device; here without policy `auto`."""
     for name, model in ((LONG_NAME, "target"), ("small-drafter", "small")):
         shutil.copytree(family.path(model), folder / name)
     machine = Machine(cores=2, free_bytes=16e9)
