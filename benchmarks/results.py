@@ -84,7 +84,7 @@ class Table(_Strict):
     def lines(self) -> Iterator[str]:
         """Yield the table in Markdown, below a line that says which run it is of."""
         spread = f"“Least” and “most” are {self.spread}." if self.spread else "Spread: not recorded."
-        run = f"Commit {self.commit}, {self.date}, on {self.machine}."
+        run = f"{self.date}, {self.commit}, on {self.machine}."
         yield from (" ".join(filter(None, (f"**{self.title}.**", run, spread, self.note))), "")
         rows = [self._cells(row) for row in self.rows]
         heads = [head for head in rows[0] if any(row[head] for row in rows)]
@@ -199,15 +199,16 @@ def draw(section: Section) -> Figure:
     figure = Figure(figsize=(7.5, 1.4 + len(labels) * (0.15 + 0.17 * len(series))), layout="constrained")
     axes = figure.subplots()
     for beside, row in rows:
-        k, several = series.index(row.series), not isinstance(row.ours, float)
+        k, line = series.index(row.series), "" if isinstance(row.ours, float) else "-"
         y = labels.index(row.plot) + ((len(series) - 1) / 2 - k) * 0.7 / len(series)
-        ours = {"color": f"C{k}", "label": row.series}
-        axes.plot(ends(row.ours), [y, y], **(ours | ({"lw": 6} if several else {"marker": "o", "ls": ""})))
+        axes.plot(
+            ends(row.ours), [y, y], ls=line, lw=6, marker="" if line else "o", c=f"C{k}", label=row.series
+        )
         if row.spread:
             axes.plot(row.spread, [y, y], color=f"C{k}", lw=1.5)
         if row.beside is not None:
-            theirs = {"color": "black", "marker": "D", "mfc": "white", "ms": 5, "ls": "-" if several else ""}
-            axes.plot(ends(row.beside), [y, y], label="the paper" if beside == "paper" else beside, **theirs)
+            name = "the paper" if beside == "paper" else beside
+            axes.plot(ends(row.beside), [y, y], ls=line, marker="D", ms=5, c="black", mfc="white", label=name)
     axes.axvline(section.line, color="grey", lw=1)
     axes.set(
         xlabel=section.axis, yticks=range(len(labels)), yticklabels=labels, ylim=(-0.6, len(labels) - 0.4)

@@ -74,7 +74,7 @@ def test_a_range_and_a_spread_have_two_columns() -> None:
         spread="s",
     )
     line, _, head, _, row, _ = one.lines()
-    assert "2026-11-29, on a phone. “Least” and “most” are s." in line
+    assert line == "**Speed.** 2026-11-29, `abc`, on a phone. “Least” and “most” are s."
     assert [cell.strip() for cell in head.split("|")[5:-1]] == [
         *(f"{which}, {end}" for which in ("ours", "goal", "distance") for end in ("least", "most")),
         *("least", "most", "kind"),
