@@ -22,7 +22,7 @@ from tandem.app.api.http.settings import ApiSettings
 from tandem.app.api.routes import create_api
 from tandem.app.served import Served, router_plan
 from tandem.app.settings import Settings
-from tandem.app.vocabularies import vocabularies
+from tandem.app.vocabularies import Vocabularies, vocabularies
 from tandem.cluster.devices.record import DeviceRecord
 from tandem.cluster.wire.peers import Peers
 from tandem.deployments.access.accounts import Statement
@@ -93,7 +93,7 @@ class Ingress:
         self._peers = Peers(token=endpoint.token, tls=endpoint.dialling(), settings=settings.limits.wire())
         self._models = {
             name: Served(name, settings, each, self._peers, self._router, self._access.report, self._lost)
-            for name, each in (await asyncio.to_thread(vocabularies, settings)).items()
+            for name, each in (await asyncio.to_thread(_vocabularies, settings)).items()
         }
         self._entrance = Entrance(self._router, self._access.unbooked, self._closing)
         self._exporter = Exporter.of_environment("ingress")
@@ -241,3 +241,12 @@ def _shown(device: DeviceRecord) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(device)
     del shown["address"]
     return shown
+
+
+def _vocabularies(settings: Settings) -> dict[str, Vocabularies]:
+    """Return each model's vocabularies, ready for chats: what these need takes seconds to import and compile."""
+    loaded = vocabularies(settings)
+    for each in loaded.values():
+        if (problem := each.target.chat_problem) is not None:
+            logger.warning("no chats: %s", problem)
+    return loaded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,10 +14,12 @@ from uuid import uuid4
 
 from tandem.engine import cache
 from tandem.engine.gguf.header import Header, read_header
+from tandem.engine.models.hub import FURTHER_TEMPLATES
 from tandem.engine.models.model_folder import GGUF_FILE, UnsupportedModel, gguf_parts
+from tandem.engine.text.chat_template import DEFAULT
 from tandem.engine.text.tokenizer import PADDING, Tokenizer
 
-VERSION = 2
+VERSION = 3
 """Version of the conversion: folders that another version made are made again."""
 NORMAL, CONTROL, UNUSED = 1, 3, 5
 """Types of token, of llama.cpp's `llama_token_type`."""
@@ -63,6 +66,7 @@ def folder_of(file: Path) -> Path:
     try:
         made.mkdir(parents=True)
         for name, text in files.items():
+            (made / name).parent.mkdir(exist_ok=True)
             (made / name).write_text(text, encoding="utf-8")
         with suppress(OSError):  # another process was faster
             made.rename(folder)
@@ -93,9 +97,9 @@ def _files(file: Path, header: Header) -> dict[str, str]:
     if (kind := metadata.get("general.type", "model")) != "model":
         raise UnsupportedModel(f"{file} is no model but a {kind}")
     definition, config = _tokenizer(file, metadata)
-    template = metadata.get("tokenizer.chat_template")
+    templates = _templates(metadata)
     try:
-        tokenizer = Tokenizer(definition, config, template)
+        tokenizer = Tokenizer(definition, config, templates)
     except ValueError as error:
         raise UnsupportedModel(f"{file}: {error}") from None
     ends = [tokenizer.eos]
@@ -112,7 +116,19 @@ def _files(file: Path, header: Header) -> dict[str, str]:
         "tokenizer.json": definition,
         "tokenizer_config.json": json.dumps(config, indent=1),
     }
-    return files if template is None else files | {"chat_template.jinja": template}
+    folder = Path(FURTHER_TEMPLATES).parent
+    named = {
+        "chat_template.jinja" if name == DEFAULT else f"{folder}/{name}.jinja": template
+        for name, template in templates.items()
+    }
+    return files | named
+
+
+def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chat templates by name."""
+    start = "tokenizer.chat_template"
+    keys = [key for key in metadata if re.fullmatch(rf"{re.escape(start)}(\.[\w-]+)?", key)]
+    return {key.removeprefix(start)[1:] or DEFAULT: metadata[key] for key in sorted(keys, reverse=True)}
 
 
 def _tokenizer(file: Path, metadata: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -160,6 +176,9 @@ def _tokenizer(file: Path, metadata: Mapping[str, Any]) -> tuple[str, dict[str, 
             ("eos", "eos_token_id"),
             ("unk", "unknown_token_id"),
             ("pad", "padding_token_id"),
+            ("sep", "seperator_token_id"),  # as GGUF spells it
+            ("cls", "cls_token_id"),
+            ("mask", "mask_token_id"),
         )
         if said.get(key, len(tokens)) < len(tokens)
     }

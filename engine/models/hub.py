@@ -35,11 +35,14 @@ FILES = (
     "*.safetensors.index.json",
     "generation_config.json",
     "chat_template.jinja",
+    "chat_template.json",
     "special_tokens_map.json",
     "vocab.json",
     "merges.txt",
 )
 """Files of a model that are fetched, from the top of its repository."""
+FURTHER_TEMPLATES = "additional_chat_templates/*.jinja"
+"""Files with a model's other chat templates."""
 SECOND_COPY = "consolidated*"
 """Weights that Mistral's repositories hold once more, in another layout."""
 LISTED = 12
@@ -242,7 +245,8 @@ def _wanted(model: HubModel, listed: Collection[str]) -> list[str]:
     for needed in NEEDED:
         if needed not in top:
             raise UnsupportedModel(f"{model.repository} has no {needed}; it has: {_listed(top)}")
-    return [file for file in top if any(fnmatchcase(file, pattern) for pattern in FILES)]
+    further = [file for file in sorted(listed) if fnmatchcase(file, FURTHER_TEMPLATES)]
+    return [file for file in top if any(fnmatchcase(file, pattern) for pattern in FILES)] + further
 
 
 def _gguf_wanted(model: HubModel, listed: Collection[str]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Text to tokens: a model folder's tokenizer and its chat template.
+"""Text to tokens: a model folder's tokenizer, and the prompts of chats.
 
-Built on `tokenizers` and `jinja2` alone: importing transformers would cost every replica seconds.
+Built on `tokenizers` alone: importing transformers would cost every replica seconds. Only who renders chats imports it.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from tandem.engine.base import InvalidRequest, Sampling
-from tandem.engine.text.detokenizer import unfinished_length
+from tandem.engine.text.chat_template import DEFAULT, ChatTemplate, either
 
 RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Sampling that generation_config.json may recommend, as vLLM takes it from there."""
@@ -36,19 +36,20 @@ class Tokenizer:
     bos: token id; None if the model has none.
     vocab_size: number of tokens, added ones included.
     chat_template: jinja2 source; None if there is none.
+    tool_template: that of chats with tools.
     """
 
     def __init__(
         self,
         definition: str,
         config: Mapping[str, Any],
-        template: str | None = None,
+        template: str | Mapping[str, str] | None = None,
         ends: Iterable[int] = (),
         sampling: Mapping[str, Any] | None = None,
     ) -> None:
         """definition: text of tokenizer.json.
         config: content of tokenizer_config.json.
-        template: jinja2 source of the chat template; None if there is none.
+        template: jinja2 source of the chat template, or those of several by name; None if there is none.
         ends: tokens with which an answer ends.
         sampling: recommended fields of `Sampling`.
         """
@@ -73,35 +74,33 @@ class Tokenizer:
             raise ValueError(f"generation_config.json recommends sampling that cannot be: {error}") from None
         self._prepended = [self.bos] if self.bos is not None and config.get("add_bos_token") else []
         self._added = {token.content: i for i, token in added.items()}
+        self._flags = {token.content: token for token in added.values()}
         self._special = frozenset(i for i, token in added.items() if token.special)
-        names = sorted(map(re.escape, self._added), key=len, reverse=True)
-        self._any_added = re.compile("|".join(names) or r"(?!)")
+        self._any_added = re.compile(either(self._added))
+        self._marks = {
+            token.content: i for i, token in added.items() if token.special or _SIGN.search(token.content)
+        }
+        self._any_mark = re.compile(either(self._marks))
+        self._mark_ids = frozenset(self._marks.values())
         self._bytes = _TokenBytes(self._full, {i: token.content for i, token in added.items()})
         self._byte_ids: dict[int, int] | None = None
-        self.chat_template = template or None
-        try:
-            self._template = _environment().from_string(template) if template else None
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"the chat template is broken: {error}") from None
-        self._variables = {
-            name: _token_text(config.get(name))
-            for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-        }
+        templates = {DEFAULT: template} if isinstance(template, str) else template or {}
+        self._template = ChatTemplate(templates, _named_tokens(config), self._marks)
+        self.chat_template = self._template.source
+        self.tool_template = self._template.tool_source
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Read tokenizer.json, tokenizer_config.json, chat_template.jinja and generation_config.json of a folder.
+        """Read a folder: tokenizer.json and tokenizer_config.json, and if they are there the files with chat templates,
+        special_tokens_map.json and generation_config.json.
 
         Raise FileNotFoundError without the first two, ValueError if they lack something needed.
         """
         folder = Path(folder)
         config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        template_file = folder / "chat_template.jinja"
-        template = config.get("chat_template")
-        if template_file.exists():
-            template = template_file.read_text(encoding="utf-8")
-        elif isinstance(template, list):  # several named templates: the one for plain chat
-            template = next((t["template"] for t in template if t["name"] == "default"), None)
+        if "added_tokens_decoder" not in config and (file := folder / "special_tokens_map.json").exists():
+            config |= json.loads(file.read_text(encoding="utf-8"))
+        template = _templates(folder, config)
         generation: dict[str, Any] = {}
         if (file := folder / "generation_config.json").exists():
             generation = json.loads(file.read_text(encoding="utf-8"))
@@ -131,44 +130,37 @@ class Tokenizer:
             stays ordinary text. If the template refuses a system message, its text goes before the first user's.
         variables: further variables of the template, such as enable_thinking.
 
-        Raise InvalidRequest if the template refuses the messages or the model has no template.
+        Raise InvalidRequest if the template refuses the messages or the model cannot chat.
         """
-        if self._template is None:
-            raise InvalidRequest("this model has no chat template; use /v1/completions")
-        given = {**(variables or {}), "messages": messages}
-        mark = _unused_character(given)
-        escaped = {
-            name: _in_texts(value, lambda text: self._escape(text, mark)) for name, value in given.items()
-        }
-        try:
-            prompt = self._rendered(escaped)
-        except jinja2.TemplateError as error:
-            try:
-                prompt = self._rendered(escaped | {"messages": _without_system(escaped["messages"])})
-            except jinja2.TemplateError:
-                raise InvalidRequest(f"the model's chat template refuses these messages: {error}") from None
-        if mark not in prompt:
-            return _encode(self._full, prompt)
-        return self._encode_marked(prompt, mark)
-
-    def _rendered(self, variables: Mapping[str, Any]) -> str:
-        assert self._template is not None
-        return self._template.render({**variables, **self._variables, "add_generation_prompt": True})
+        if self.chat_problem is not None:
+            raise InvalidRequest(f"this model cannot chat: {self.chat_problem}; use /v1/completions")
+        prompt, given = self._template.render(messages, variables or {})
+        if (broken := _BROKEN_TEXT.search(prompt)) is not None:
+            raise InvalidRequest(f"the messages are no text: they contain half a character, {broken[0]!a}")
+        marks = self._any_mark.findall(prompt)
+        if not marks or self._template.writes_all(set(marks), given):
+            ids = _encode(self._full, prompt)
+            if self._marks_in(ids) == [self._marks[mark] for mark in marks]:
+                return ids
+        return self._encode_apart(prompt, self._template.written(prompt, given))
 
     @property
     def chats(self) -> bool:
-        """Return whether there is a chat template."""
-        return self._template is not None
+        """Return whether the model can chat. Takes seconds the first time in a process."""
+        return self.chat_problem is None
+
+    @property
+    def chat_problem(self) -> str | None:
+        """Return the reason why the model cannot chat, such as that it has no chat template; None if it can."""
+        return self._template.problem
 
     def turn_end(self) -> int | None:
         """Return the special token with which the chat template ends an answer; None if there is none."""
-        if self._template is None:
-            return None
         chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
         try:
-            asked = self._template.render(messages=chat[:1], add_generation_prompt=True, **self._variables)
-            answered = self._template.render(messages=chat, **self._variables)
-        except jinja2.TemplateError:
+            asked, _ = self._template.render(chat[:1], {})
+            answered = self._template.without_answer(chat)
+        except Exception:  # a template is a program
             return None
         begun = self._any_added.findall(asked)[-1:]  # some templates begin the next answer in any case
         after = self._any_added.search(answered, answered.find(_ANSWER) + 1)
@@ -176,32 +168,42 @@ class Tokenizer:
             return None
         return self._added[after[0]]
 
-    def _escape(self, content: str, mark: str) -> str:
-        """Break every added token in `content` with `mark`, including one that the text after it would complete."""
-        content = self._any_added.sub(lambda m: m[0][0] + mark + m[0][1:], content)
-        if unfinished := unfinished_length(content, self._added):
-            at = len(content) - unfinished + 1
-            content = content[:at] + mark + content[at:]
-        return content
+    def _marks_in(self, ids: Iterable[int]) -> list[int]:
+        return [i for i in ids if i in self._mark_ids]
 
-    def _encode_marked(self, prompt: str, mark: str) -> list[int]:
-        """Encode the template's added tokens as their ids, and the rest as plain text without marks."""
-        ids: list[int] = []
-        at = 0
-        for match in self._any_added.finditer(prompt):
-            ids += self._encode_plain(prompt[at : match.start()].replace(mark, ""))
-            ids.append(self._added[match[0]])
-            at = match.end()
-        return ids + self._encode_plain(prompt[at:].replace(mark, ""))
+    def _encode_apart(self, prompt: str, marks: Sequence[re.Match[str]]) -> list[int]:
+        """Encode these marks of a prompt as their tokens, and the rest as text.
+
+        Raise InvalidRequest if the vocabulary reads marks in texts even so.
+        """
+        parts, at = [], 0
+        for mark in marks:
+            parts.append(prompt[at : mark.start()])
+            at = mark.end()
+        parts.append(prompt[at:])
+        for number, mark in enumerate(marks):
+            token = self._flags[mark[0]]
+            if token.lstrip:
+                parts[number] = parts[number].rstrip()
+            if token.rstrip:
+                parts[number + 1] = parts[number + 1].lstrip()
+        ids = _encode(self._plain, _BORDER.join(parts))
+        if self._marks_in(ids):
+            raise InvalidRequest(
+                "a text spells a special token's name, which this vocabulary reads as that token"
+            )
+        border, tokens = self._plain.token_to_id(_BORDER), iter(self._marks[mark[0]] for mark in marks)
+        return [next(tokens) if i == border else i for i in ids]
 
     @cached_property
     def _plain(self) -> RustTokenizer:
-        """Tokenizer without added tokens, which are then only text. Made when a text first needs it: making it takes
-        as long as loading."""
+        """Tokenizer to which special tokens are only text, with a token for the border between two texts. Made when a
+        text first needs it: making it takes as long as loading."""
         definition = json.loads(self._full.to_str())
         for token in definition["added_tokens"]:
-            token["special"] = True
+            token["special"] = token["content"] in self._marks
         tokenizer = RustTokenizer.from_str(json.dumps(definition))
+        tokenizer.add_tokens([AddedToken(_BORDER, normalized=False)])
         tokenizer.encode_special_tokens = True
         return tokenizer
 
@@ -319,66 +321,40 @@ def _byte_alphabet() -> dict[str, int]:
 
 _BYTE_OF = _byte_alphabet()
 _ANSWER = "\uf8ff"  # of Unicode's private use area: in no template
+_BORDER = f"\ufdd0{secrets.token_hex(16)}\ufdd1"  # in no text: nobody knows it
+_SIGN = re.compile(r"[^\w\s]")  # in an added token's name: it is no ordinary word, and no white space
+_BROKEN_TEXT = re.compile("[\ud800-\udfff]+")
 _WORD = re.compile(r"\s*\S+|\s+")
 _BROKEN = re.compile("([\udc80-\udcff]+)")  # bytes that are no UTF-8, as surrogateescape writes them
 
 
-def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return the value with every text in it changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {change(key): _in_texts(item, change) for key, item in value.items()}
-    if isinstance(value, Sequence):
-        return [_in_texts(item, change) for item in value]
-    return value
+def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the chat templates of a folder by name. As in transformers, files come before the configuration; a
+    processor's file is the last resort."""
+    files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    if (path := folder / "chat_template.jinja").exists():
+        files.setdefault(DEFAULT, path)
+    if files:
+        return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    told = config.get("chat_template")
+    if not told and (path := folder / "chat_template.json").exists():
+        told = json.loads(path.read_text(encoding="utf-8")).get("chat_template")
+    if isinstance(told, list):
+        return {each["name"]: each["template"] for each in told}
+    return told if isinstance(told, dict) else {DEFAULT: told} if told else {}
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text in a value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (Mapping, Sequence)):
-        for item in [*value, *value.values()] if isinstance(value, Mapping) else value:
-            yield from _texts(item)
-
-
-def _without_system(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the messages with a leading system message's text before the first user's."""
-    match messages:
-        case [
-            {"role": "system", "content": str(told)},
-            {"role": "user", "content": str(asked)} as user,
-            *others,
-        ]:
-            return [{**user, "content": f"{told}\n\n{asked}"}, *others]
-    return messages
-
-
-def _unused_character(variables: Mapping[str, Any]) -> str:
-    """Return a character of Unicode's private use area that is in no text of a chat. Raise InvalidRequest if there is
-    none."""
-    used: set[str] = set().union(*_texts(variables))
-    unused = next((c for c in map(chr, range(0xE000, 0xF900)) if c not in used), None)
-    if unused is None:
-        raise InvalidRequest("the messages use every character of Unicode's private use area")
-    return unused
+def _named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens that a configuration names, which transformers gives to chat templates."""
+    named: dict[str, Any] = {}
+    for name in ("extra_special_tokens", "model_specific_special_tokens"):
+        if isinstance(tokens := config.get(name), dict):
+            named |= tokens
+    named |= {name: token for name, token in config.items() if name.endswith("_token")}
+    return {name: text for name, token in named.items() if (text := _token_text(token))}
 
 
 def _token_text(token: Any) -> str:
     """Return the text of a token in tokenizer_config.json: a string, or an object with a `content`."""
-    return (token.get("content") if isinstance(token, dict) else token) or ""
-
-
-def _environment() -> jinja2.Environment:
-    """Return a sandbox with transformers' own settings: chat templates come with models."""
-
-    def raise_exception(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = raise_exception
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    return environment
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""

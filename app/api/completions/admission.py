@@ -255,10 +255,15 @@ def _thoughts(
     request: ChatRequest | CompletionRequest, tokenizer: Tokenizer, prompt: Sequence[int]
 ) -> Thoughts | None:
     """Return how the model may begin its answer with its thoughts; None if it does not think."""
-    if not isinstance(request, ChatRequest) or not may_think(tokenizer.chat_template):
+    if not isinstance(request, ChatRequest) or not may_think(_template(request, tokenizer)):
         return None
     end = b"".join([tokenizer.token_bytes(token) for token in prompt[-16:]]).decode("utf-8", "replace")
     return None if ends_thinking(end) else Thoughts(begins_thinking(end))
+
+
+def _template(request: ChatRequest, tokenizer: Tokenizer) -> str | None:
+    """Return the chat template that the request's prompt is made with."""
+    return tokenizer.tool_template if request.tools else tokenizer.chat_template
 
 
 def _reader(use: ToolUse | None, thoughts: Thoughts | None) -> AnswerReader | None:
@@ -302,7 +307,7 @@ async def _prompts(
 
     def encoded(prompt: Any) -> tuple[str, tuple[int, ...]]:
         if isinstance(request, ChatRequest):
-            variables = request.variables(tokenizer.chat_template) | (
+            variables = request.variables(_template(request, tokenizer)) | (
                 use.variables() if use is not None else {}
             )
             return "", tuple(tokenizer.render_chat(prompt, variables))

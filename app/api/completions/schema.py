@@ -111,6 +111,8 @@ class Message(StrictForm):
                 for call in self.tool_calls
                 for f in [call.function]
             ]
+        if self.name is not None:
+            message["name"] = self.name
         if self.reasoning_content is not None:
             message["reasoning_content"] = self.reasoning_content
         if self.role == "tool":

@@ -81,7 +81,7 @@ def tool_use(
     choice = choice or Choice(type="auto")
     if not tools or choice.type == "none":
         return None
-    return ToolUse(format_of(tokenizer.chat_template), list(tools), choice, parallel)
+    return ToolUse(format_of(tokenizer.tool_template), list(tools), choice, parallel)
 
 
 def _with_system(told: str, messages: Chat) -> Chat:

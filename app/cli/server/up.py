@@ -74,7 +74,7 @@ class Plan:
     model: its name for clients, of several models the first one's.
     question: one that the model can answer.
     mode: the mode to try beside the default.
-    chats: whether the model has a chat template; otherwise it only continues texts.
+    no_chats: reason why the model only continues texts; None if it can chat.
     """
 
     deployment: dict[str, Any]
@@ -83,7 +83,12 @@ class Plan:
     model: str
     question: str = QUESTION
     mode: str = "speculative"
-    chats: bool = True
+    no_chats: str | None = None
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model can chat."""
+        return self.no_chats is None
 
     @property
     def address(self) -> str:
@@ -116,8 +121,8 @@ def up(
     give_back()  # of tokenizers that were looked at
     if not plan.chats:
         console.print(
-            f"{plan.model} has no chat template: it continues texts (/v1/completions), and refuses chats. An instruct "
-            "model has one.",
+            f"{plan.model} continues texts (/v1/completions), and refuses chats: {plan.no_chats}. An instruct model "
+            "has a chat template.",
             highlight=False,
         )
     front = plan.front
@@ -259,9 +264,11 @@ def read(config: Path | Mapping[str, Any], wishes: Wishes = AS_CONFIGURED) -> Pl
     name, model = next(iter(settings.served.items()))
     drafted = model.drafter.exists or bool(settings.hosts)
     question = QUESTION if model.text_model in family.NAMES else ANY_QUESTION
-    chats = Tokenizer.load(model_folder(model.text_model)).chats
+    no_chats = Tokenizer.load(model_folder(model.text_model)).chat_problem
     applications = dict(zip(names, (settings, *others), strict=True))
-    return Plan(deployment, front, applications, name, question, "speculative" if drafted else "cloud", chats)
+    return Plan(
+        deployment, front, applications, name, question, "speculative" if drafted else "cloud", no_chats
+    )
 
 
 def _check(plan: Plan) -> None:

@@ -22,6 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tandem.engine.base import SplitInfo
+from tandem.engine.models.hub import FURTHER_TEMPLATES
 from tandem.engine.models.model_folder import UnsupportedModel, model_name, read_config, shape
 from tandem.engine.split.base import DESCRIPTION
 from tandem.engine.text.tokenizer import Tokenizer
@@ -36,8 +37,12 @@ _COPIED = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
+    FURTHER_TEMPLATES,
 )
+"""Patterns of the base model's files that a bundle has, too."""
 
 
 _SIZES = (
@@ -94,9 +99,10 @@ def write(model: Path, first: int, out: Path, adapter: Path | None = None) -> Bu
     if adapter is not None:
         (out / ADAPTER).parent.mkdir(exist_ok=True)
         shutil.copyfile(adapter, out / ADAPTER)
-    for name in _COPIED:
-        if (model / name).exists():
-            shutil.copyfile(model / name, out / name)
+    for file in [file for pattern in _COPIED for file in model.glob(pattern)]:
+        copy = out / file.relative_to(model)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
     files = [_PARTS] if adapter is None else [_PARTS, ADAPTER]
     bundle = Bundle(
         FORMAT,

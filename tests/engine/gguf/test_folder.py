@@ -17,7 +17,7 @@ from tandem.engine.gguf.folder import folder_of
 from tandem.engine.models.model_folder import UnsupportedModel, read_config
 from tandem.engine.text.tokenizer import Tokenizer
 from tests.engine.gguf.files import CONTROL, LLAMA, NORMAL, byte_level, write
-from tests.engine.text.test_tokenizer import TOKENIZER
+from tests.engine.text.test_tokenizer import TEMPLATE, TOKENIZER
 
 TEXTS = [
     "def f(x):\n    return {'a': 12345}  # ½ × 3.14\r\n\n\n\tpass",
@@ -82,6 +82,23 @@ def test_answers_end_with_the_template_s_token(tmp_path: Path) -> None:
     assert json.loads((without / "generation_config.json").read_text()) == {"eos_token_id": [1]}
     with pytest.raises(InvalidRequest, match="no chat template"):
         Tokenizer.load(without).render_chat(CHAT)
+
+
+def test_a_broken_template_leaves_completions(tmp_path: Path) -> None:
+    made = Tokenizer.load(folder_of(write(tmp_path / "a.gguf", byte_level(template="{% for"))))
+    assert made.chat_problem == "its chat template is broken: unexpected 'end of template'"
+    assert made.encode("<|q|>") == [2]
+
+
+def test_several_templates_by_name(tmp_path: Path) -> None:
+    further = {
+        "tokenizer.chat_templates": ["tool_use"],
+        "tokenizer.chat_template.tool_use": f"<|a|>{TEMPLATE}",
+    }
+    further["tokenizer.chat_template.../../x"] = "no name"
+    made = Tokenizer.load(folder_of(write(tmp_path / "a.gguf", byte_level() | further)))
+    assert (made.chat_template, made.tool_template) == (TEMPLATE, f"<|a|>{TEMPLATE}")
+    assert made.render_chat(CHAT, {"tools": []}) == [3, *made.render_chat(CHAT)]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +173,6 @@ def test_sentencepiece_vocabularies(tmp_path: Path, adds: bool) -> None:
         ({"general.type": "adapter"}, "no model but a adapter"),
         ({"tokenizer.ggml.eos_token_id": None}, "eos_token"),
         ({"tokenizer.ggml.eos_token_id": 4_000_000_000}, "eos_token"),
-        ({"tokenizer.chat_template": "{% for"}, "chat template is broken"),
         ({"split.count": 2}, "name the first, …-00001-of-00002.gguf"),
     ],
 )

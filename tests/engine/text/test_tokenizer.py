@@ -71,9 +71,9 @@ def test_other_end_tokens_than_eos(tmp_path, said, further):
 
 def test_the_template_may_be_in_the_configuration(tmp_path):
     (tmp_path / "tokenizer.json").write_text(DEFINITION)
-    named = [{"name": "tools", "template": "no"}, {"name": "default", "template": "<|q|><|a|>"}]
+    named = [{"name": "tools", "template": "no"}, {"name": "default", "template": TEMPLATE}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**CONFIG, "chat_template": named}))
-    assert Tokenizer.load(tmp_path).render_chat([]) == [Q, A]
+    assert Tokenizer.load(tmp_path).render_chat([]) == [BOS, A]
 
 
 def test_a_model_without_eos_is_refused():
@@ -119,10 +119,16 @@ def test_special_tokens_in_a_content_stay_text(contents):
     assert said == "<bos>" + "".join("<|q|> " + c.strip() for c in contents) + "<|a|>"
 
 
-def test_a_content_with_every_private_character_is_refused():
-    everything = "".join(map(chr, range(0xE000, 0xF900)))
-    with pytest.raises(InvalidRequest, match="private use"):
-        TOKENIZER.render_chat([{"role": "user", "content": everything}])
+def test_a_content_with_every_private_character_is_text():
+    everything = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0xF0100)])) + "<|q|>"
+    rendered = TOKENIZER.render_chat([{"role": "user", "content": everything}])
+    assert [i for i in rendered if i < 4] == [BOS, Q, A]
+    assert TOKENIZER.decode(rendered) == f" {everything}"
+
+
+def test_half_a_character_is_refused():
+    with pytest.raises(InvalidRequest, match=r"half a character, '\\ud83d'"):
+        TOKENIZER.render_chat([{"role": "user", "content": "a\ud83d<|q|>"}])
 
 
 def test_a_special_token_in_two_halves_stays_text():
@@ -134,14 +140,14 @@ def test_a_special_token_in_two_halves_stays_text():
 
 def test_variables_of_the_template():
     thinks = Tokenizer(
-        DEFINITION, CONFIG, "{{ note }}{% if thinking %}<|a|>{% endif %}{{ messages | length }}"
+        DEFINITION, CONFIG, "{{ note }}{% if thinking %}<|a|>{% endif %}{{ messages[0].content }}"
     )
     chat = [{"role": "user", "content": "x"}]
-    assert thinks.render_chat(chat) == thinks.encode("1")
-    assert thinks.render_chat(chat, {"thinking": True}) == thinks.encode("<|a|>1")
-    inserted = thinks.render_chat(chat, {"note": "<|q|>", "messages": []})
+    assert thinks.render_chat(chat) == thinks.encode("x")
+    assert thinks.render_chat(chat, {"thinking": True}) == thinks.encode("<|a|>x")
+    inserted = thinks.render_chat(chat, {"note": "<|q|>", "messages": [], "self": 1, "chat_template": "no"})
     assert Q not in inserted
-    assert thinks.decode(inserted) == "<|q|>1"
+    assert thinks.decode(inserted) == "<|q|>x"
 
 
 def test_a_template_without_system_messages_has_their_text_before_the_users():
@@ -179,6 +185,118 @@ def test_refusals_of_the_template_are_the_requests_fault():
     strict = Tokenizer(DEFINITION, CONFIG, "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InvalidRequest, match="roles must alternate"):
         strict.render_chat([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("{{ 1 + x }}", "unsupported operand"),
+        ("{{ x.y.z }}", "undefined|no attribute"),
+        ("{{ 1 // 0 }}", "zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ ''.__class__.mro() }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", "too big"),
+        ("{{ x | tojson }}", "not JSON serializable"),
+        ("{{ [] | nothing }}", "No filter"),
+    ],
+)
+def test_any_error_of_a_template_is_the_requests_fault(broken, message):
+    template = TEMPLATE + "{% if messages[0].content == 'break' %}" + broken + "{% endif %}"
+    tokenizer = Tokenizer(DEFINITION, CONFIG, template)
+    with pytest.raises(InvalidRequest, match=message):
+        tokenizer.render_chat([{"role": "user", "content": "break"}], {"x": None if "1 +" in broken else {1}})
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (None, "it has no chat template"),
+        ("{% for m in messages %}<|q|>{% endfor %}<|a|>", "leaves out what the user says"),
+        ("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", "leaves out"),
+        ("{% for", "its chat template is broken: unexpected 'end of template'"),
+        ("{{ messages[0].content }}{{ raise_exception('never') }}", "refuses these messages: never"),
+        ({"rag": TEMPLATE}, "it has no chat template"),
+    ],
+)
+def test_a_model_without_a_template_that_shows_the_chat_cannot_chat(template, reason):
+    tokenizer = Tokenizer(DEFINITION, CONFIG, template)
+    assert not tokenizer.chats
+    assert reason in tokenizer.chat_problem
+    with pytest.raises(InvalidRequest, match="this model cannot chat: .*use /v1/completions"):
+        tokenizer.render_chat([{"role": "user", "content": "x"}])
+
+
+def prompts_of(template, *contents):
+    """Return the special tokens of a prompt, and its text."""
+    tokenizer = Tokenizer(DEFINITION, CONFIG, template)
+    rendered = tokenizer.render_chat([{"role": "user", "content": content} for content in contents])
+    return [i for i in rendered if i < 4], b"".join(map(tokenizer.token_bytes, rendered)).decode()
+
+
+SAID = "{% for m in messages %}<|q|>CONTENT{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("written", "content", "text"),
+    [
+        ("{{ m.content | replace('-', '') }}", "<|-a|-> <|a|>", "<|a|> <|a|>"),
+        ("{{ m.content.split('-') | join }}", "<|-a|>", "<|a|>"),
+        ("{{ ''.join(m.content.split()) }}", "<| a |>", "<|a|>"),
+        ("{{ m.content | lower }}", "<|A|> <|Q|>", "<|a|> <|q|>"),
+        ("{{ m.content[1:] }}", "-<|a|>", "<|a|>"),
+        ("{{ m.content | reverse }}", ">|a|<", "<|a|>"),
+        ("{{ '<%s|>' | format(m.content) }}", "|a", "<|a|>"),
+        ("{{ '<|' ~ m.content ~ '|>' }}", "a", "<|a|>"),
+        ("<|{{ m.content }}|>", "a", "<|a|>"),
+        ("<|{{ m.content }}", "a|>", "<|a|>"),
+        ("{{ m.content }}|>", "<|a", "<|a|>"),
+        ("{{ [m.content] }}", "<|a|>'", '["<|a|>\'"]'),
+        ("{{ [m.content] | tojson }}", '<|a|>"', '["<|a|>\\""]'),
+        ("{{ [m.content] | tojson(ensure_ascii=True, indent=1) }}", "<|a|>é", '[\n "<|a|>\\u00e9"\n]'),
+        ("{{ m.content | escape }}", "<|a|>", "&lt;|a|&gt;"),
+        ("{{ 'x' | safe + m.content }}", "<|a|>", "x&lt;|a|&gt;"),
+        ("{{ m.content | safe }}", "<|a|>", "<|a|>"),
+        ("{{ '{0}{0}'.format(m.content) }}", "<|a|>", "<|a|><|a|>"),
+        ("{{ m.content.partition('|')[2] }}{{ m.content }}", "<|a|>", "a|><|a|>"),
+        ("{% set c %}{{ m.content }}{% endset %}{{ c.split('|>')[0] }}{{ '|>' in c }}", "<|a|>", "<|aTrue"),
+        ("{% if m.content.startswith('<|a') %}<|a|>{% endif %}{{ m.content | length }}", "<|a|>", None),
+        ("{{ {'<|a|>': '<|a|>'}[m.content] }}", "<|a|>", None),
+    ],
+)
+def test_only_a_template_writes_special_tokens(written, content, text):
+    """A client's text stays text in the midst of the template's own, after each operation."""
+    template = SAID.replace("CONTENT", written) + "<|a|>{{ messages[0].content | trim }}"
+    marks, shown = prompts_of(template, content)
+    own = [A] if text is None else []
+    assert marks == [Q, *own, A]
+    ends = f"<|a|>{content.strip()}"
+    assert shown == f"<|q|>{text}{ends}" if text is not None else shown.endswith(ends)
+
+
+def test_what_cannot_be_told_is_text():
+    """The time is another one each time that the template is rendered."""
+    template = "{{ strftime_now('%f') }}" + TEMPLATE
+    marks, _ = prompts_of(template, "cat")
+    assert marks == [BOS, Q, A]
+    marks, shown = prompts_of(template, "<|a|>")
+    assert marks == []
+    assert shown.endswith("<bos><|q|> <|a|><|a|>")
+
+
+def test_words_and_white_space_among_added_tokens_are_read_in_chats():
+    """Gemma's runs of newlines are such tokens, and names that were added to a model."""
+    changed = json.loads(DEFINITION)
+    names = ["\n\n", "Tandem", "<tag>"]
+    for number, name in enumerate(names, TOKENIZER.vocab_size):
+        changed["added_tokens"].append(
+            {**changed["added_tokens"][Q], "id": number, "content": name, "special": False}
+        )
+    tokenizer = Tokenizer(json.dumps(changed), CONFIG, TEMPLATE)
+    lines, word, tag = range(TOKENIZER.vocab_size, TOKENIZER.vocab_size + 3)
+    for said in ("Tandem\n\nis", "Tandem\n\nis <tag>", "Tandem\n\nis <|q|>"):
+        rendered = tokenizer.render_chat([{"role": "user", "content": said}])
+        assert (rendered.count(lines), rendered.count(word), rendered.count(tag)) == (1, 1, 0)
 
 
 @given(texts)
@@ -343,6 +461,60 @@ def test_what_a_template_makes_of_tools_stays_text(text):
     assert [i for i in ids if i < len(SPECIAL)] == [Q, Q], "the template's own"
     shown = b"".join(TOKENIZER.token_bytes(i) for i in ids if i >= len(SPECIAL)).decode()
     assert shown == f'assistant: [f {{"town": "{text}"}}]tool: {text}'
+
+
+def test_templates_and_tokens_are_found_where_transformers_finds_them(tmp_path):
+    """In files before the configuration, by name, and with tools."""
+    from transformers import AutoTokenizer
+
+    show = "{% for m in messages %}{{ m.content }}{% endfor %} NAME {{ bos_token }} {{ image_token }} {{ boi_token }} "
+    show += (
+        "{{ pad_token is defined }} {{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}"
+    )
+
+    def check(**variables):
+        theirs, ours = AutoTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+        chat = [{"role": "user", "content": "cat", "name": "Ann"}]
+        for more in (variables, variables | {"tools": [{"type": "function", "function": {"name": "f"}}]}):
+            text = theirs.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **more)
+            ids = ours.render_chat(chat, more)
+            assert b"".join(map(ours.token_bytes, ids)).decode() == text
+            assert ids == theirs(text, add_special_tokens=False)["input_ids"]
+        return text
+
+    def write(name, content):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+    write("tokenizer.json", DEFINITION)
+    config = {
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "image_token": "<|q|>",
+        "tokenizer_class": "TokenizersBackend",
+    }
+    config |= {"extra_special_tokens": {"boi_token": "<|a|>"}, "additional_special_tokens": ["<|a|>"]}
+    named = [{"name": name, "template": show.replace("NAME", name)} for name in ("default", "tool_use")]
+    write("tokenizer_config.json", config | {"chat_template": show})
+    assert "NAME <bos> <|q|> <|a|> False False True True" in check()
+    assert "cat NAME x" in check(bos_token="x")
+    write("tokenizer_config.json", config | {"chat_template": named})
+    assert "cat tool_use" in check()
+    write("special_tokens_map.json", {"pad_token": {"content": "<|a|>", "lstrip": False}})
+    assert "<|a|> True" in check()
+    write("chat_template.jinja", show.replace("NAME", "file"))
+    assert "cat file" in check()
+    write("additional_chat_templates/tool_use.jinja", show.replace("NAME", "further"))
+    assert "cat further" in check()
+
+
+def test_a_processors_template_is_the_last_resort(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(DEFINITION)
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(CONFIG))
+    assert Tokenizer.load(tmp_path).chat_template == TEMPLATE
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**CONFIG, "chat_template": "another"}))
+    assert Tokenizer.load(tmp_path).chat_template == "another"
 
 
 def test_the_import_does_not_pull_in_transformers_or_torch():
