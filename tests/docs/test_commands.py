@@ -160,7 +160,7 @@ def test_every_command_is_one(document: Path) -> None:
         "tandem benchmark oracle",
         "tandem benchmark chaos --see 3",
         "tandem split target --layer 2",
-        "tandem adapter evaluate --out FILE",
+        "tandem adapter evaluate --steps 3",
         "python -m tandem.training.nothing",
         "make love",
         "pytest tests/nowhere",
