@@ -98,7 +98,7 @@ class DeviceProgram(Strict):
 
     @property
     def key_place(self) -> str:
-        """Where the key is, for messages."""
+        """Place of the key, for messages."""
         return "--key" if self._is_itself else str(self.key)
 
     @property

@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 
 NAMED = "."
-"""What stands in a device's key before the fingerprint of the gateway's certificate."""
+"""Mark in a device's key before the fingerprint of the gateway's certificate."""
 
 
 def contexts(certificate: Path, key: Path, authority: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

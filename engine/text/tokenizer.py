@@ -18,6 +18,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RustTokenizer
 
 from tandem.engine.base import InvalidRequest, Sampling
+from tandem.engine.memory import give_back
 from tandem.engine.text.chat_template import DEFAULT, ChatTemplate, either
 
 RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -109,7 +110,11 @@ class Tokenizer:
         sampling = {name: generation[name] for name in RECOMMENDED if generation.get(name) is not None}
         if sampling.get("top_k") == -1:  # some models write "all" so
             sampling["top_k"] = 0
-        return cls((folder / "tokenizer.json").read_text(encoding="utf-8"), config, template, ends, sampling)
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        tokenizer = cls(text, config, template, ends, sampling)
+        del text
+        give_back()  # 100 MB that reading 150,000 tokens takes for a moment
+        return tokenizer
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Encode a raw prompt. Special tokens written in it count as such; bos comes first, once, if the model has it

@@ -22,7 +22,7 @@ PARTS = {
     "expander": "{model} expands its sketches",
     "device": "{model} runs on devices",
 }
-"""What models do, by their roles."""
+"""Work of models, by their roles."""
 
 
 def cards(client: HttpClient) -> list[Json]:

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from tandem.app.cli.keys.secret import STDOUT, place_for
 from tandem.app.cli.keys.terms import OPTIONS, InTeam, takes_terms, told
+from tandem.app.cli.server.secret import STDOUT, place_for
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
 from tandem.app.client.http import ClientError, HttpClient

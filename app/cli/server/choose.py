@@ -13,7 +13,7 @@ from tandem.app.cli.server.memory import BESIDE_BYTES, too_little
 MOST_KV_TOKENS = 16_384
 """Tokens of a KV cache that all sessions of a model share: its memory is taken at the start."""
 GPU_KV_TOKENS, DEVICE_KV_TOKENS, LEAST_KV_TOKENS = 32_768, 8_192, 2_048
-"""The same on a GPU, and on a device beside a cloud; and the least with which a model is started."""
+"""Tokens of such a cache on a GPU, and on a device beside a cloud; and the fewest with which a model is started."""
 BLOCK = {"llamacpp": 16, "torch": 16, "vllm": 32}
 """Tokens of a block, by engine: what is not a whole block of a prefix is computed again."""
 SESSIONS = 8

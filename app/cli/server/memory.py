@@ -59,7 +59,7 @@ def check_memory(settings: Settings, machine: Machine | None = None, running: Se
 
 
 REPLICA, HOST = "ray::ServeReplica:", "ray::DeviceHost"
-"""What the names of processes begin with: replicas, after which application and deployment follow, and device hosts."""
+"""Beginnings of the names of processes: of replicas, before application and deployment, and of device hosts."""
 
 
 def in_use(processes: Iterable[Process]) -> dict[str, float]:

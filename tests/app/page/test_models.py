@@ -1,4 +1,4 @@
-"""What the page says of the models that answer: that demo models are ones, what to ask them, and their sizes."""
+"""Models on the page: which ones answer, that demo models are ones, what to ask them, and their sizes."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_a_gguf_file_counts_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_in_use_is_what_the_system_counts() -> None:
-    """By deployment, from the names of Ray's processes; a process that has ended counts nothing."""
+    """Deployments are told by the names of Ray's processes; a process that has ended counts nothing."""
     status = Path("/proc/self/status").read_text()
     resident = 1024.0 * int(
         next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1]
