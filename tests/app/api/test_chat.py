@@ -6,6 +6,7 @@ import pytest
 
 from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.modes.speculative.settings import SpeculativeOptions
+from tandem.engine.text.tokenizer import Tokenizer
 from tests.app.api.null_backend import TOKENIZER, NullBackend, times
 
 HELLO = [{"role": "user", "content": "Hello?"}]
@@ -104,6 +105,21 @@ async def test_variables_reach_the_chat_template(openai, backend, monkeypatch):
         model="null", messages=HELLO, extra_body={"chat_template_kwargs": variables}
     )
     assert seen == [variables]
+
+
+async def test_names_reach_the_chat_template_and_its_errors_the_client(openai, backend, monkeypatch, http):
+    """An error is told in Python's words: here that a number is no text."""
+    template = "{% for m in messages %}{{ m.name }}: {{ m.content }}{% endfor %}{{ '' if n is undefined else 'n' + n }}"
+    named = Tokenizer(TOKENIZER._full.to_str(), {"eos_token": "<eos>"}, template)
+    monkeypatch.setattr(TOKENIZER, "render_chat", named.render_chat)
+    chat = [{"role": "user", "content": "Hi", "name": "Ann"}]
+    await openai.chat.completions.create(model="null", messages=chat)
+    assert TOKENIZER.decode(backend.jobs[0].prompt) == "Ann: Hi"
+    body = {"model": "null", "messages": chat, "chat_template_kwargs": {"n": 1}}
+    for path in ("/v1/chat/completions", "/tokenize"):
+        answer = await http.post(path, json=body)
+        assert answer.status_code == 400
+        assert "can only concatenate str" in answer.json()["error"]["message"]
 
 
 async def test_defaults(openai, backend):
