@@ -63,7 +63,7 @@ class ChatTemplate:
     @cached_property
     def problem(self) -> str | None:
         """Reason why the model cannot chat; None if it can. It is found by rendering a chat."""
-        for source in {self.source, self.tool_source} - {None}:
+        for source in filter(None, {self.source, self.tool_source}):
             try:
                 compiled(source)
             except Exception as error:
@@ -199,10 +199,8 @@ def _literals(source: str) -> Iterator[str]:
     from jinja2 import nodes
 
     tree = compiled(source).environment.parse(source)
-    for node in tree.find_all((nodes.TemplateData, nodes.Const)):
-        text = node.data if isinstance(node, nodes.TemplateData) else node.value
-        if isinstance(text, str):
-            yield text
+    yield from (node.data for node in tree.find_all(nodes.TemplateData))
+    yield from (node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
 
 
 def _without_system(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -460,6 +458,6 @@ def _telling(source: str, said: type[Said]) -> jinja2.Template:
     environment.code_generator_class = Joining
     changed = plain | {"tojson": tojson, "safe": safe}
     environment.filters = {name: wrapped(each) for name, each in changed.items()}
-    environment.concat = lambda texts: telling("".join(texts))  # type: ignore[assignment]
+    environment.concat = lambda texts: telling("".join(texts))  # type: ignore[method-assign]
     environment.call = wrapped(environment.call)  # type: ignore[attr-defined]
     return environment.from_string(source)
