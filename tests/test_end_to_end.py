@@ -308,6 +308,7 @@ async def test_a_device_dies_and_the_cloud_goes_on(
     text, stats = await rest_of(answer, begun)
     assert stats["replans"] == 1, "the fault did not reach this answer"
     assert stats["mode"] == "cloud"
+    assert [move["words"] for move in stats["moves"]] == [f"device {SLOW_DEVICE} was lost"]
     assert stats["tokens"]["output"] == sum(stats["tokens"]["by_origin"].values())
     if tandem is SPECULATIVE:
         assert text == (await ask(openai, tandem={"mode": "cloud"}))[0]
