@@ -33,14 +33,10 @@ ABOUT_DEMO = (
 )
 DEMO_EXAMPLES = (
     Example(question="Give me a full description of Corhaven.", mode="speculative"),
-    Example(
+    Example(  # the cloud begins, and hands over
         question="Tell me a story about Ada Winsen.",
         mode="race",
-        options={
-            "device": "xiaomi-14",
-            "budget": 1.0,
-            "reader_rate": 30.0,
-        },  # the cloud begins, and hands over
+        options={"device": "xiaomi-14", "budget": 1.0, "reader_rate": 10.0},
     ),
     Example(question="Write everything you know about the Narex.", mode="sketch"),
     Example(question="Tell me about the town of Marworth.", mode="device"),

@@ -174,7 +174,7 @@ function editor(session, turn, at) {
     session.ask(String(new FormData(/** @type {HTMLFormElement} */ (event.currentTarget)).get("question")), at);
   };
   return html`<form class="editor" @submit=${save}>
-    <label>Edit question ${at + 1} <textarea name="question" rows="3" .defaultValue=${turn.question}></textarea></label>
+    <label>Change question ${at + 1} <textarea name="question" rows="3" .defaultValue=${turn.question}></textarea></label>
     <button type="submit">Ask again</button>
     <button type="button" @click=${() => session.edit(null)}>Cancel</button>
   </form>`;

@@ -133,7 +133,7 @@ function themes() {
   return html`<label class="theme">
     <span class="hidden">Colour scheme</span>
     <select @change=${change}>
-      ${[["", "System colours"], ["light", "Light"], ["dark", "Dark"]].map(
+      ${[["", "System"], ["light", "Light"], ["dark", "Dark"]].map(
         ([value, name]) => html`<option value=${value} .selected=${value === store.theme()}>${name}</option>`,
       )}
     </select>

@@ -24,8 +24,8 @@ COLOURS = 96
 
 
 async def take(browser: Browser, address: str, folder: Path) -> list[Path]:
-    """Take the pictures: the questions that are offered, two modes side by side, the fleet while they answer, metrics,
-    a sweep, and an answer on a phone."""
+    """Take the pictures: the questions that are offered, two modes side by side, the fleet while a phone answers,
+    metrics, a sweep, and an answer on a phone."""
     desk = await browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
     page, fleet = await desk.new_page(), await desk.new_page()
     await fleet.goto(f"{address}/#fleet")
@@ -39,12 +39,22 @@ async def take(browser: Browser, address: str, folder: Path) -> list[Path]:
         await page.get_by_label(label, exact=True).select_option(mode)
     await page.get_by_label("Question", exact=True).fill(QUESTION)
     await page.keyboard.press("Enter")
-    await fleet.locator(".picture .busy").first.wait_for()
-    await fleet.locator(".fleet").screenshot(path=shots["fleet"])
     await page.locator(".answer.done").nth(1).wait_for(timeout=ANSWERED_MS)
     await page.set_viewport_size({"width": 1280, "height": 1000})
     await page.evaluate("scrollTo(0, 0)")
     await page.screenshot(path=shots["chat"])
+    await page.get_by_label("Compare with a second mode").uncheck()
+    device = page.get_by_label("Device", exact=True)
+    phone = await device.locator("option", has_text="battery").first.get_attribute("value")
+    await device.select_option(phone)
+    await page.get_by_label("Mode", exact=True).select_option(
+        "device"
+    )  # takes seconds, so that it is seen at work
+    await page.get_by_label("Question", exact=True).fill(QUESTION)
+    await page.keyboard.press("Enter")
+    await fleet.locator(".picture .busy").first.wait_for()
+    await fleet.locator(".fleet").screenshot(path=shots["fleet"])
+    await page.locator(".answer.done").nth(2).wait_for(timeout=ANSWERED_MS)
     await page.goto(f"{address}/#metrics")
     await page.locator(".tile").first.wait_for()
     await page.locator(".server").screenshot(path=shots["metrics"])
@@ -55,8 +65,8 @@ async def take(browser: Browser, address: str, folder: Path) -> list[Path]:
     await page.get_by_role("button", name="Run", exact=True).wait_for(timeout=ANSWERED_MS)
     await page.locator(".experiments").screenshot(path=shots["experiments"])
     await desk.close()
-    phone = await browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
-    page = await phone.new_page()
+    small = await browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    page = await small.new_page()
     await page.goto(address)
     await page.get_by_text("Settings").click()
     await page.get_by_label("Mode", exact=True).select_option("speculative")
@@ -66,7 +76,7 @@ async def take(browser: Browser, address: str, folder: Path) -> list[Path]:
     await page.locator(".answer.done").wait_for(timeout=ANSWERED_MS)
     await page.evaluate("scrollTo(0, 0)")
     await page.screenshot(path=shots["phone"])
-    await phone.close()
+    await small.close()
     for path in shots.values():
         with Image.open(path) as picture:
             fewer = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)

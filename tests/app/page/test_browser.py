@@ -15,6 +15,7 @@ from starlette.types import Send
 from tandem.app.api.http import kept_streams
 from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.keys import Role
+from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
 from tandem.policies.reader.quality import buffers, stall_s
@@ -349,7 +350,7 @@ async def test_conversations_are_kept_and_two_tabs_agree(
     said = [backend.tokenizer("null").decode(job.prompt) for job in backend.jobs]
     assert "Done." in said[1]
     await page.get_by_role("button", name="Edit question 1").click()
-    await page.get_by_label("Edit question 1").fill("Third?")
+    await page.get_by_label("Change question 1").fill("Third?")
     await page.get_by_role("button", name="Ask again").click()
     await expect(page.locator(".question p")).to_have_text(["Third?"])
     await page.get_by_role("button", name="Delete: Third?").click()
@@ -394,6 +395,7 @@ async def test_pictures_can_be_taken(
     browser: BrowserContext, address: str, backend: NullBackend, tmp_path: Path
 ) -> None:
     backend.working = [UnderWay(7, "ada", "race", {"target": "verifier 1"}, 12, "device")]
+    backend.origins["sketch"] = (Origin.CLOUD, Origin.EXPANSION)
     assert browser.browser is not None
     found = await take(browser.browser, address, tmp_path)
     assert all(path.stat().st_size > 5_000 for path in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Page, ViewportSize
+from playwright.async_api import BrowserContext, Page, ViewportSize, expect
 
 SAYS = """## Two towns
 
@@ -31,6 +31,8 @@ async def opened(browser: BrowserContext, address: str, size: ViewportSize = DES
 
 
 async def ask(page: Page, question: str = "Tell me of two towns") -> None:
+    """Ask a question, once the page knows which model to ask."""
+    await expect(page.get_by_role("button", name="Send")).to_be_enabled()
     await page.get_by_label("Question", exact=True).fill(question)
     await page.keyboard.press("Enter")
 
