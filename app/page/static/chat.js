@@ -245,8 +245,8 @@ function figures(answer) {
   ];
   if (counts.output > 1 && spread > 0) shown.push(["speed", `${((counts.output - 1) / spread).toFixed(1)} tokens/s`]);
   shown.push(["cost", dollars(cost.usd)], ["energy on the device", joules(cost.joules)]);
-  if (stats.replans) shown.push(["moved", stats.replans === 1 ? "once" : `${stats.replans} times`]);
   return html`<dl class="figures">${shown.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
+    ${moved(stats.moves ?? [])}
     <details class="more">
       <summary>All figures</summary>
       <dl class="figures">
@@ -255,6 +255,20 @@ function figures(answer) {
         )}
       </dl>
     </details>`;
+}
+
+/**
+ * Say why an answer went on elsewhere: each reason once, where it held first.
+ * @param {{ position: number, words: string }[]} moves
+ */
+function moved(moves) {
+  const first = moves.filter((move, i) => moves.findIndex(({ words }) => words === move.words) === i);
+  return first.map(({ position, words }) => {
+    const times = moves.filter((move) => move.words === words).length;
+    const when = position ? `after ${position} ${position === 1 ? "token" : "tokens"}` : "before its first token";
+    const often = times > 1 ? ` ${times} times, first` : "";
+    return html`<p class="note moved">This answer moved${often} ${when}: ${words}.</p>`;
+  });
 }
 
 /**

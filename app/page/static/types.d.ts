@@ -110,7 +110,8 @@ export interface Ready {
 export interface Stats {
   mode: string;
   device: string | null;
-  replans: number;
+  /** Times that the answer went on elsewhere, and why; older servers do not tell. */
+  moves?: { position: number; words: string }[];
   timing: { ttft_s: number; total_s: number; stages_s: Record<string, number> };
   tokens: {
     output: number;

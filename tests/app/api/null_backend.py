@@ -38,7 +38,7 @@ from tandem.deployments.modes.speculative.mode import Speculation
 from tandem.deployments.modes.split import SplitMode, SplitSettings
 from tandem.deployments.request.assignment import EndpointInfo, Load
 from tandem.deployments.request.forecast import Forecast
-from tandem.deployments.request.job import Delta, Job, JobStats, NoSuchDevice
+from tandem.deployments.request.job import Delta, Job, JobStats, Move, NoSuchDevice
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.request.under_way import UnderWay
 from tandem.deployments.routing.assigner import Assigner
@@ -97,6 +97,7 @@ class NullBackend:
     fail_after: (tokens, error): every job raises the error after so many tokens.
     origins: of the tokens of each mode, over and over.
     forecast: expectation of every answer.
+    moves: times that every answer went on elsewhere, as told.
     parts: models that answer, as told.
     lacks: what each mode lacks, as told; None: nothing is told of modes.
     weighs: names of the objectives that requests may have.
@@ -135,6 +136,7 @@ class NullBackend:
         self.held = asyncio.Semaphore(0)
         self.fail_after: tuple[int, Exception] | None = None
         self.origins: dict[str, Sequence[Origin]] = dict(ORIGINS)
+        self.moves: list[Move] = []
         self.parts: tuple[ModelPart, ...] = ()
         self.lacks: dict[str, str] | None = None
         self.weighs: list[str] = []
@@ -307,7 +309,7 @@ class NullBackend:
         """Yield the engine's tokens, or those of `says`, in bursts."""
         origins, score = cycle(self.origins[job.mode or "cloud"]), next(self.scores)
         stats = JobStats(mode=job.mode or "cloud", device=job.device, ttft_s=0.001, total_s=0.002)
-        stats.forecast = self.forecast
+        stats.forecast, stats.moves = self.forecast, self.moves
         stats.tokens, stats.by_origin = len(job.log), job.log.by_origin()
         stats.figures[Speculation.mode] = Speculation(rounds=2, drafted=8, accepted=6)
         if job.scored:

@@ -15,6 +15,7 @@ from starlette.types import Send
 from tandem.app.api.http import kept_streams
 from tandem.app.api.http.settings import ApiSettings
 from tandem.deployments.access.keys import Role
+from tandem.deployments.request.job import Move
 from tandem.deployments.request.tokenlog import Origin
 from tandem.deployments.request.under_way import UnderWay
 from tandem.engine.base import EngineStopped
@@ -309,6 +310,17 @@ async def test_why_the_server_chose_a_mode(page: Page, backend: NullBackend) -> 
     (job,) = backend.jobs
     assert job.objective == replace(OBJECTIVES["fast"], privacy=Leaves.HIDDEN_STATES)
     await accessible(page)
+
+
+async def test_why_an_answer_moved(page: Page, backend: NullBackend) -> None:
+    backend.moves = [Move(12, "lost", "drafter"), Move(1, "full", "verifier"), Move(30, "lost", "drafter")]
+    await ask(page)
+    await expect(page.locator(".moved")).to_have_text(
+        [
+            "This answer moved 2 times, first after 12 tokens: the drafter was lost.",
+            "This answer moved after 1 token: the verifier had no room.",
+        ]
+    )
 
 
 async def test_what_was_replaced_is_told_where_no_mode_was_compared(page: Page, backend: NullBackend) -> None:
