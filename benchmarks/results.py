@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DOCS = ROOT / "docs"
-COMMAND = "python -m benchmarks "
+COMMAND = "tandem benchmark "
 Range = tuple[float, float]
 THEIRS = {"paper": "paper's", "goal": "goal"}
 
