@@ -211,7 +211,7 @@ function shown(session, turn, answer, at, i) {
       ? nothing
       : html`<footer>
           <button type="button" @click=${() => copy(session, answer.text)}>Copy</button>
-          <button type="button" ?disabled=${session.busy} @click=${() => session.again(at)}>Ask again</button>
+          <button type="button" ?disabled=${session.busy} @click=${() => session.again(at)}>Answer again</button>
         </footer>`}
   </section>`;
 }

@@ -226,7 +226,7 @@ async def test_a_failure_is_told_beside_what_came(page: Page, backend: NullBacke
     await expect(page.locator(".error")).to_have_text("the last verifier is gone")
     await expect(page.locator(".text")).to_contain_text("A bri")
     backend.fail_after = None
-    await page.get_by_role("button", name="Ask again").click()
+    await page.get_by_role("button", name="Answer again").click()
     await expect(page.locator(".text")).to_contain_text("Done.")
     assert await page.locator(".answer").count() == 1
 
