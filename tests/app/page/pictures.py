@@ -20,7 +20,7 @@ NAMES = ("welcome", "chat", "fleet", "metrics", "experiments", "phone")
 MODES = {"Mode": "speculative", "Second mode": "sketch"}
 """Modes of two answers side by side, by the labels of their choices."""
 SLOW = {"Mode": "device", "Second mode": "race"}
-"""The same of answers that take seconds at a phone, so that it is seen at work."""
+"""Modes whose answers take seconds at a phone, which is seen at work then."""
 TRIES = 8
 """Questions until an answer comes from the replica of the API that the fleet's page is connected to."""
 COLOURS = 96
