@@ -78,7 +78,7 @@ def test_a_commit_that_is_not_there_is_said_in_a_line(
     with baseline.worktree("653c466", repository) as tree:
         assert tree is None
     said = capsys.readouterr().err
-    assert "no commit 653c466" in said
+    assert "no history here with commit 653c466" in said
     assert said.count("\n") == 1
 
 

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 
 from tandem.app.cli.keys.terms import OPTIONS, InTeam, takes_terms, told
-from tandem.app.cli.server.secret import STDOUT, place_for
 from tandem.app.cli.server.target import AsJson, Url, failures, server
 from tandem.app.cli.terminal.render import show_table
+from tandem.app.cli.terminal.secret import STDOUT, place_for
 from tandem.app.client.http import ClientError, HttpClient
 from tandem.deployments.access.device_name import device_name
 from tandem.deployments.access.keys import Role

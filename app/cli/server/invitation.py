@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.app.cli.server.secret import place_for
+from tandem.app.cli.terminal.secret import place_for
 from tandem.app.client.http import ClientError, HttpClient
 from tandem.cluster.wire.address import is_loopback, joined
 from tandem.cluster.wire.tls import NAMED, fingerprint

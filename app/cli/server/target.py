@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tandem.app.cli.terminal.secret import abandon_stdout
 from tandem.app.client.http import DEFAULT_URL, ClientError
 
 Url = Annotated[
@@ -28,11 +29,6 @@ def server(url: str | None) -> str:
 
         url = running() or DEFAULT_URL
     return url
-
-
-def abandon_stdout() -> None:
-    """Discard what is left in a stdout that failed, so that it does not fail again when Python ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tandem.app.api.tools.answer_reader import AnswerReader
 from tandem.app.api.tools.reader import MarkedReader
 from tandem.deployments.modes.race.mode import Racing
 from tandem.deployments.modes.speculative.mode import Speculation
-from tandem.deployments.request.job import Delta, JobStats, figures_by_mode
+from tandem.deployments.request.job import Delta, JobStats, Move, figures_by_mode
 from tandem.deployments.request.tokenlog import Origin
 from tandem.engine.base import TokenLogprob
 from tests.app.api.null_backend import EOS, TOKENIZER
@@ -186,7 +186,10 @@ def test_stats_of_a_choice_that_a_stop_string_ends():
 
 
 def test_stats_of_several_jobs():
-    one = JobStats("device", "a", 0.5, 2.0, 20, {Origin.DEVICE: 20}, {"draft": 1.0, "assign": 0.1}, 1)
+    lost, better = Move(3, "lost", "device", "b"), Move(5, "better")
+    one = JobStats(
+        "device", "a", 0.5, 2.0, 20, {Origin.DEVICE: 20}, {"draft": 1.0, "assign": 0.1}, [lost, better]
+    )
     two = JobStats("device", "a", 0.2, 3.0, 10, {Origin.DEVICE: 9, Origin.CLOUD: 1}, {"draft": 0.5})
     one.figures["speculative"] = Speculation(rounds=4, drafted=16, accepted=10)
     two.figures["speculative"] = Speculation(rounds=2, drafted=8, accepted=2)

@@ -119,7 +119,7 @@ def full(*_: object) -> None:
 
 
 def test_a_secret_that_cannot_be_written_revokes_its_key(backend, here, monkeypatch):
-    monkeypatch.setattr("tandem.app.cli.server.secret.os.fsync", full)
+    monkeypatch.setattr("tandem.app.cli.terminal.secret.os.fsync", full)
     failed = device("make", "laptop")
     assert failed.exit_code == 1
     assert "laptop.key cannot be written: No space left on device" in failed.stderr
@@ -129,7 +129,7 @@ def test_a_secret_that_cannot_be_written_revokes_its_key(backend, here, monkeypa
 
 
 def test_a_key_that_cannot_be_revoked_then_is_named(backend, monkeypatch):
-    monkeypatch.setattr("tandem.app.cli.server.secret.os.fsync", full)
+    monkeypatch.setattr("tandem.app.cli.terminal.secret.os.fsync", full)
 
     async def gone(id: str) -> None:
         raise RuntimeError
@@ -183,7 +183,7 @@ def test_rotate_by_name_or_id(backend, here):
 
 def test_a_new_secret_that_cannot_be_written_is_said_to_be_lost(here, monkeypatch):
     device("make", "laptop")
-    monkeypatch.setattr("tandem.app.cli.server.secret.os.fsync", full)
+    monkeypatch.setattr("tandem.app.cli.terminal.secret.os.fsync", full)
     failed = device("rotate", "laptop", "--file", "second.key")
     assert failed.exit_code == 1
     assert "rotate the key once more" in failed.stderr

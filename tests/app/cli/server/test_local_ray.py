@@ -124,7 +124,7 @@ def test_no_variable_names_a_file_that_is_gone() -> None:
 
 @pytest.mark.parametrize("failures", [2, 3])
 def test_a_start_that_fails_is_tried_again_twice(failures: int) -> None:
-    """Its processes are stopped first. The message says why it failed, and how busy the machine is."""
+    """Stops its processes first. The message says why it failed, and how busy the machine is."""
     command = [sys.executable, "-c", FAILER, str(failures)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=_without_ray())
     *said, last = done.stdout.splitlines()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tandem.app.cli.server.target import abandon_stdout
 from tandem.app.client.http import ClientError
 
 STDOUT = Path("-")
+
+
+def abandon_stdout() -> None:
+    """Discard what is left in a stdout that failed, so that it does not fail again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
