@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.logging import RichHandler
 
-from tandem.app.cli.server.choose import alone
+from tandem.app.cli.server.choose import SERVICE, alone
 from tandem.app.cli.terminal.phases import phases
 from tandem.app.client.http import ClientError
 from tandem.app.device.program import Running, running
@@ -28,9 +28,6 @@ from tandem.deployments.pools.engines import NullSettings, ServiceSettings
 from tandem.deployments.pools.models import require
 from tandem.engine.split.base import DESCRIPTION
 from tandem.engine.split.leakage import recovery
-
-SERVICE = "openai"
-"""Kind of an engine that is a service."""
 
 
 def settings_of(file: Path | None, said: dict[str, Any]) -> DeviceProgram:

@@ -552,10 +552,10 @@ def up(
             wishes = Wishes(host, port, certificate(tls_cert, tls_key), insecure)
             file = config or local.CONFIG
             deployment: dict[str, Any] | None = None  # in place of the file
+            served = _service(engine, base_url, tokenizer, key_env, route)
             if models:
                 if config is not None:
                     raise ClientError("--config has the model; leave out one of --config and --model")
-                served = _service(engine, base_url, tokenizer, key_env, route)
                 deployment = local.chosen(_choose(models, drafter, device_model, engine, served))
             elif drafter or device_model or engine or print_config:
                 raise ClientError("--drafter, --device-model, --engine and --print-config belong to --model")

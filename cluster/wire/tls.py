@@ -4,8 +4,11 @@ its gateway and devices elsewhere, where the gateway shows one and a device has 
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import hmac
+import ipaddress
+import os
 import ssl
 from pathlib import Path
 
@@ -75,6 +78,39 @@ def fingerprint(certificate: Path) -> str:
     if end not in text:
         raise ValueError(f"{certificate} is no certificate")
     return _digest(ssl.PEM_cert_to_DER_cert(begin + text.partition(begin)[2].partition(end)[0] + end))
+
+
+def self_signed(certificate: Path, key: Path, name: str, lasts: datetime.timedelta) -> None:
+    """Write a certificate that signs itself, and its key, which only its owner can read, as PEM files.
+
+    name: IP address or host name that it is for. lasts: from now on. Raises OSError.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    try:
+        for_name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        for_name = x509.DNSName(name)
+    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Tandem")])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(who)
+        .public_key(private.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + lasts)
+        .add_extension(x509.SubjectAlternativeName([for_name]), critical=False)
+        .sign(private, hashes.SHA256())
+    )
+    key.unlink(missing_ok=True)
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    with open(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(private.private_bytes(serialization.Encoding.PEM, *form))
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
 
 def _digest(certificate: bytes) -> str:

@@ -91,6 +91,10 @@ def choose(
     names = [_name(each) for each in (model, *others)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"several models would be called {', '.join(twice)}: rename a file")
+    if service is not None and drafter is not None:
+        raise ValueError(
+            "--drafter: a service verifies no drafts; --device-model names a small model that races it"
+        )
     small = [None if name is None else inspect(name, machine) for name in (drafter, device_model)]
     drafts, device = small
     here = [each for each in small if each is not None]

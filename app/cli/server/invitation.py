@@ -1,13 +1,12 @@
 """Devices of one's own at a server that `tandem up --gateway` starts: the gateway's certificate, and a first key.
 
 No authority signs the certificate. Its fingerprint stands in the device's key, so that a device accepts this gateway
-and no other one, wherever it dials it.
+and no other one, at whatever address it reaches it.
 """
 
 from __future__ import annotations
 
 import datetime
-import os
 import shlex
 import socket
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tandem.app.cli.terminal.secret import place_for
 from tandem.app.client.http import ClientError, HttpClient
 from tandem.cluster.wire.address import is_loopback, joined
-from tandem.cluster.wire.tls import NAMED, fingerprint
+from tandem.cluster.wire.tls import NAMED, fingerprint, self_signed
 from tandem.deployments.access.keys import Role
 
 if TYPE_CHECKING:
@@ -37,7 +36,8 @@ def open_gateway(args: dict[str, Any], port: int) -> None:
     if args.get("gateway") is not None:
         raise ClientError("--gateway: the Serve YAML has a gateway of its own; leave out one of the two")
     if not (CERTIFICATE.exists() and PRIVATE.exists()):
-        _make_certificate()
+        FOLDER.mkdir(exist_ok=True)
+        self_signed(CERTIFICATE, PRIVATE, socket.gethostname(), VALID)
     tls = {"certificate": str(CERTIFICATE.absolute()), "key": str(PRIVATE.absolute())}
     args["gateway"] = {"host": EVERY_INTERFACE, "port": port, "tls": tls}
 
@@ -51,10 +51,11 @@ def invite(address: str, settings: Settings) -> tuple[Path, str]:
     file = FOLDER / f"{DEVICE}.key"
     with HttpClient(address) as client:
         known = {key["name"] for key in client.get("/v1/keys")["data"] if key["role"] == Role.DEVICE}
-        if DEVICE not in known or not file.exists():
-            file.unlink(missing_ok=True)  # of a ledger that is gone
+        end = named(settings)
+        if DEVICE not in known or not file.exists() or not file.read_text().strip().endswith(end):
+            file.unlink(missing_ok=True)  # of a ledger, or a certificate, that is gone
             with place_for(file) as put:
-                put(_secret(client, DEVICE in known) + named(settings))
+                put(_secret(client, DEVICE in known) + end)
     return file, f"tandem device --connect {reached_at(settings)} --key {shlex.quote(str(file))}"
 
 
@@ -94,33 +95,3 @@ def _own_address() -> str:
         except OSError:
             return socket.gethostname()
     return socket.gethostname() if is_loopback(found) else found
-
-
-def _make_certificate() -> None:
-    """Write a certificate that this machine signs itself, and its key, which only its owner can read."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Tandem gateway")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + VALID)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(socket.gethostname())]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    FOLDER.mkdir(exist_ok=True)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    PRIVATE.unlink(missing_ok=True)
-    with open(os.open(PRIVATE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(private)
-    CERTIFICATE.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -425,11 +425,11 @@ def _invitation(console: Console, plan: Plan) -> list[str]:
         return [f"No key was made for a device: {error}", ""]
     shown = command.replace(str(file), file.read_text().strip()) if console.is_terminal else command
     return [
-        "A device of yours joins so, with MODEL its small model, such as a GGUF file:",
+        "To join with a device of yours, type this there. MODEL is its small model, such as a GGUF file:",
         "",
         f"    {shown} --model MODEL",
         "",
-        f"Its key is in {file}, and opens the gateway alone; `tandem keys device make NAME` makes further ones.",
+        f"Its key is in {file}, and opens nothing but the gateway; `tandem keys device make NAME` makes more.",
         "",
     ]
 
