@@ -113,7 +113,7 @@ class Tokenizer:
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
         tokenizer = cls(text, config, template, ends, sampling)
         del text
-        give_back()  # 100 MB that reading 150,000 tokens takes for a moment
+        give_back()  # reading a large vocabulary takes more for a moment than the tokenizer keeps
         return tokenizer
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

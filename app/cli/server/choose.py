@@ -118,7 +118,7 @@ def choose(
     served = {"models": dict(zip(names, pools, strict=True))} if others else {"model": names[0], **pools[0]}
     args: dict[str, Any] = {
         **served,
-        "ingress_replicas": 1,  # each takes 0.2 GB, and a process that ends is replaced
+        "ingress_replicas": 1,  # each has every tokenizer, and one that ends is replaced
         "window": {"name": "gain"},
         "router": {"collaboration": {"name": "auto"}},
     }

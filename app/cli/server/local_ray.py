@@ -37,7 +37,7 @@ ENVIRONMENT = {
     # for good; a new controller asks one that runs, and answers, in the same way.
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "600",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "120",  # of one that starves; one that has ended is noticed all the same
-    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",  # its dozen processes took more than Ray's 60 s there, once
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",  # its processes took more than Ray's 60 s there, once
     # Ray's own limits, of 5 to 120 s, end the start of a healthy node where other programs keep the cores busy.
     "RAY_agent_register_timeout_ms": "600000",
     "RAY_worker_register_timeout_seconds": "600",
@@ -140,9 +140,7 @@ def _started(folder: Path, tell: Callable[[str], object], failed: Callable[[Path
                 ray.init(
                     address="local",
                     namespace="serve",
-                    num_cpus=max(
-                        4, os.cpu_count() or 1
-                    ),  # replicas ask for fractions of one; see the settings
+                    num_cpus=max(4, os.cpu_count() or 1),  # replicas ask for fractions of one
                     object_store_memory=100_000_000,
                     include_dashboard=True,
                     dashboard_host="127.0.0.1",
@@ -176,8 +174,7 @@ LISTENS = "dashboard_agent_listen_port"
 AGENTS_PORTS = ("metrics_agent_port", "metrics_export_port", LISTENS, "runtime_env_agent_port")
 """Ports of a raylet's agents. If the agents choose them, the raylet ends itself unless they have within 15 s."""
 MODULES = "ServeHead"
-"""Part of Ray's dashboard that `serve deploy` and `serve status` talk to. The other parts are nine processes, with
-0.3 GB of memory and a good part of a start."""
+"""Part of Ray's dashboard that `serve deploy` and `serve status` talk to. The other parts are nine processes more."""
 
 
 @contextmanager
@@ -187,7 +184,6 @@ def _for_serve() -> Iterator[None]:
     from ray._private import ray_constants, services
 
     ask, start, start_raylet = services.get_node, services.start_ray_process, services.start_raylet
-
     ports = {name: free_port() for name in AGENTS_PORTS}
 
     def raylet_of(*args: Any, **options: Any) -> object:

@@ -28,7 +28,7 @@ class FlashLayout:
     """Lays out ragged attention for one model."""
 
     def __init__(self, config: ModelConfig, device: torch.device) -> None:
-        # It brings torch's compiler along, 80 MB and seconds: only where these kernels run.
+        # It brings torch's compiler along, a thousand modules: only where these kernels run.
         from torch.nn.attention.varlen import varlen_attn
 
         self._config, self._device, self._kernel = config, device, varlen_attn

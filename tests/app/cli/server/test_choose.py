@@ -86,6 +86,8 @@ def test_a_service_may_have_the_models() -> None:
     service = Service("http://127.0.0.1:8000/v1", "target", route="completions")
     settings = Settings.model_validate(choose("org/big", machine=LAPTOP, service=service))
     assert (settings.model, settings.verifier.engine.tokenizer, settings.hosts) == ("big", "target", ())
+    with pytest.raises(ValueError, match="a service verifies no drafts"):
+        choose("big", drafter="small", machine=LAPTOP, service=service)
     with pytest.raises(ValueError, match="--tokenizer is missing"):
         choose("big", machine=LAPTOP, service=Service("http://127.0.0.1:8000/v1"))
 

@@ -118,6 +118,12 @@ def test_a_certificate_and_its_key_belong_together(tls: ServerTls) -> None:
         (["--tls-cert", "cert.pem"], "--tls-cert and --tls-key belong together"),
         (["--host", "0.0.0.0"], "listening on 0.0.0.0, beyond this machine, needs TLS"),
         (["--tls-cert", "none.pem", "--tls-key", "none.pem"], "api.tls: [Errno 2] No such file or directory"),
+        (
+            ["--base-url", "http://127.0.0.1:1/v1"],
+            "--base-url, --tokenizer and --key-env belong to --engine openai",
+        ),
+        (["--engine", "openai", "--model", "big"], "give --base-url"),
+        (["--drafter", "small"], "--drafter, --device-model, --engine and --print-config belong to --model"),
     ],
 )
 def test_the_command_is_refused_before_anything_starts(options: list[str], says: str) -> None:

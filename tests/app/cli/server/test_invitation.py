@@ -82,6 +82,10 @@ def test_the_first_key_names_the_certificate_and_is_made_once(api: Api) -> None:
     assert invite("http://127.0.0.1:8000", settings)[0].read_text().startswith("tandem-secret2.")
     api.keys.clear()  # another ledger
     assert invite("http://127.0.0.1:8000", settings)[0].read_text().startswith("tandem-secret3.")
+    CERTIFICATE.unlink()  # another certificate, which the key does not name
+    open_gateway({"model": "tandem"}, 8443)
+    assert invite("http://127.0.0.1:8000", settings)[0].read_text().strip().endswith(fingerprint(CERTIFICATE))
+    assert api.made == 4
 
 
 def test_a_certificate_of_an_authority_is_not_named(api: Api, tmp_path: Path) -> None:
